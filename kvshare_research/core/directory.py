@@ -1,0 +1,64 @@
+"""The directory of parties: tenants, users, groups, scopes and memberships. Pure tables; rules are in `rights.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from .nouns import AccountSpec
+from .rights import GROUP, PUBLIC, Membership, Reader, Scope, grant, revoke
+
+NO_MEMBERSHIP = Membership(False, 0, 0)
+FOREVER_US = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directory:
+    """Names by id, scopes by scope id, memberships by (tenant, group). Changing it gives a new value.
+
+    Party ids are unique per level and start at 1: `tenants[i]` has id i + 1. Scope 0 is public.
+    `revision` rises with every change, so that workers can acknowledge what they have applied.
+    """
+
+    tenants: tuple[str, ...]
+    groups: tuple[str, ...]
+    users: tuple[tuple[str, int], ...] = ()  # (name, tenant id)
+    scopes: tuple[Scope, ...] = (Scope(PUBLIC, 0),)
+    memberships: tuple[tuple[tuple[int, int], Membership], ...] = ()
+    accounts: tuple[AccountSpec, ...] = ()
+    revision: int = 0
+    _rows: dict[tuple[int, int], Membership] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_rows", dict(self.memberships))
+
+    def tenant_id(self, name: str) -> int:
+        return self.tenants.index(name) + 1
+
+    def group_id(self, name: str) -> int:
+        return self.groups.index(name) + 1
+
+    def scope_id(self, scope: Scope) -> int:
+        return self.scopes.index(scope)
+
+    def membership(self, tenant_id: int, scope: Scope) -> Membership:
+        """The row that `may_read` needs for this scope; a dummy row where the scope is no group."""
+        if scope.level != GROUP:
+            return NO_MEMBERSHIP
+        return self._rows.get((tenant_id, scope.party), NO_MEMBERSHIP)
+
+    def reader(self, tenant_id: int, user_id: int = 0, session_id: int = 0) -> Reader:
+        return Reader(tenant_id, user_id, session_id)
+
+    def granted(self, tenant_id: int, group_id: int, expiry_us: int = FOREVER_US) -> Directory:
+        return self._with_row(tenant_id, group_id, grant(self._row(tenant_id, group_id), expiry_us))
+
+    def revoked(self, tenant_id: int, group_id: int) -> Directory:
+        return self._with_row(tenant_id, group_id, revoke(self._row(tenant_id, group_id)))
+
+    def _row(self, tenant_id: int, group_id: int) -> Membership:
+        return self._rows.get((tenant_id, group_id), NO_MEMBERSHIP)
+
+    def _with_row(self, tenant_id: int, group_id: int, row: Membership) -> Directory:
+        rows = dict(self._rows)
+        rows[tenant_id, group_id] = row
+        return replace(self, memberships=tuple(sorted(rows.items())), revision=self.revision + 1)

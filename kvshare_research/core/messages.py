@@ -1,0 +1,402 @@
+"""Events (it happened) and effects (please do) of the router and the worker. All frozen, all serialisable.
+
+A driver hands events to `handle(event, now_us)` and performs the effects it gets back; nothing else passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .directory import Directory
+from .nouns import Chain, Outcome, Plan, Request
+from .rights import Reader, Ticket
+
+# ------------------------------------------------------------- what a worker publishes about its pool
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksStored:
+    """`hashes` are now readable on this node in `tier`; `parent` is the hash before the first, or None at a root."""
+
+    tier: int
+    parent: bytes | None
+    hashes: tuple[bytes, ...]
+    scope_id: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksRemoved:
+    """One copy of each of `hashes` is gone from this node and tier."""
+
+    tier: int
+    hashes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierCleared:
+    """Nothing is left on this node in `tier` (None: in any tier)."""
+
+    tier: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Nothing changed; `head_seq` lets the reader notice a lost last event."""
+
+    head_seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything this node holds as of its seq: (tier, hash, parent hash or None, copies)."""
+
+    as_of_seq: int
+    rows: tuple[tuple[int, bytes, bytes | None, int], ...]
+
+
+PoolEvent = BlocksStored | BlocksRemoved | TierCleared | Heartbeat | Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMessage:
+    """An entry of a worker's log: only that worker writes it; seq counts from 1 within an incarnation."""
+
+    node: int
+    incarnation: int
+    seq: int
+    body: PoolEvent
+
+
+# ------------------------------------------------------------- router: events
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    request: Request
+    chain: Chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolChanged:
+    message: PoolMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReported:
+    """A worker's own word on its load, piggybacked on its messages."""
+
+    node: int
+    used_blocks: int
+    capacity_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstToken:
+    request_id: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The worker's account of a request; the router adds its own times and records it."""
+
+    request_id: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRefused:
+    """The worker cannot follow the plan (typed reason); it returns once to the router."""
+
+    request_id: int
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkMeasured:
+    """A transfer (or probe) over source -> reader took this long; `bytes_moved` 0 means a bare round trip."""
+
+    source: int
+    reader: int
+    bytes_moved: int
+    elapsed_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    node: int
+    incarnation: int
+    capacity_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryChanged:
+    directory: Directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryAcknowledged:
+    node: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """Time passed; leases, deadlines and speculative entries may run out."""
+
+
+RouterEvent = (
+    Arrived
+    | PoolChanged
+    | LoadReported
+    | FirstToken
+    | Completed
+    | PlanRefused
+    | LinkMeasured
+    | NodeLost
+    | NodeJoined
+    | DirectoryChanged
+    | DirectoryAcknowledged
+    | Ticked
+)
+
+
+# ------------------------------------------------------------- router: effects
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """Send the request (its tokens are with the driver) and its plan to `plan.executor`."""
+
+    request: Request
+    chain: Chain
+    plan: Plan
+    reader: Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskSnapshot:
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    request_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendDirectory:
+    node: int
+    directory: Directory
+
+
+RouterEffect = Dispatch | AskSnapshot | Reject | Record | SendDirectory
+
+
+# ------------------------------------------------------------- worker: events
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatched:
+    request: Request
+    chain: Chain
+    plan: Plan
+    reader: Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchAsked:
+    """Another worker wants blocks: the holder decides, with its own tables, at its own clock."""
+
+    fetch_id: int  # unique per asking node
+    asker: int
+    reader: Reader
+    hashes: tuple[bytes, ...]
+    revision: int  # the asker's directory revision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSent:
+    """The driver has sent the last byte (or given up): the pins of this fetch end."""
+
+    fetch_id: int
+    asker: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLanded:
+    """Bytes of a fetch are in the reserved slots and passed the integrity check (`intact`)."""
+
+    fetch_id: int
+    block_count: int
+    tickets: tuple[Ticket, ...]
+    origins: tuple[int, ...]  # tenant that first computed each block
+    bytes_moved: int
+    elapsed_us: int
+    merge_us: int
+    intact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed:
+    """Refused by the holder, or past its deadline: the reader computes instead."""
+
+    fetch_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillDone:
+    """Tokens [.., end_token) of the prompt are in the pool; `first_token` when this was the last stretch."""
+
+    request_id: int
+    end_token: int
+    elapsed_us: int
+    merge_us: int
+    first_token: int | None
+    logit_fingerprint: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeDone:
+    request_id: int
+    tokens: tuple[int, ...]
+    elapsed_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFailed:
+    request_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotAsked:
+    pass
+
+
+WorkerEvent = (
+    Dispatched
+    | FetchAsked
+    | FetchSent
+    | FetchLanded
+    | FetchFailed
+    | PrefillDone
+    | DecodeDone
+    | EngineFailed
+    | SnapshotAsked
+    | DirectoryChanged
+    | Ticked
+)
+
+
+# ------------------------------------------------------------- worker: effects
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Ask `source` for `hashes` and land them in `slots`; past `deadline_us` report FetchFailed."""
+
+    fetch_id: int
+    request_id: int
+    source: int
+    reader: Reader
+    hashes: tuple[bytes, ...]
+    slots: tuple[int, ...]
+    deadline_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelFetch:
+    fetch_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendBlocks:
+    """The rule said yes: send these slots (pinned until FetchSent). `tickets` and `origins` travel with the bytes."""
+
+    fetch_id: int
+    asker: int
+    slots: tuple[int, ...]
+    tickets: tuple[Ticket, ...]
+    origins: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseFetch:
+    fetch_id: int
+    asker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """Compute prompt tokens [start_token, end_token) into `slots` (one per block of the whole sequence)."""
+
+    request_id: int
+    start_token: int
+    end_token: int
+    slots: tuple[int, ...]
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """Greedily produce up to `token_count` more tokens after the first one; stop at the end-of-text token."""
+
+    request_id: int
+    start_token: int  # position of the first generated token
+    token_count: int
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    message: PoolMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFirstToken:
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCompleted:
+    request_id: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnPlan:
+    request_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportLink:
+    source: int
+    bytes_moved: int
+    elapsed_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgeDirectory:
+    revision: int
+
+
+WorkerEffect = (
+    Fetch
+    | CancelFetch
+    | SendBlocks
+    | RefuseFetch
+    | Prefill
+    | Decode
+    | Publish
+    | ReportFirstToken
+    | ReportCompleted
+    | ReturnPlan
+    | ReportLink
+    | AcknowledgeDirectory
+)

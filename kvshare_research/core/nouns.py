@@ -1,0 +1,302 @@
+"""The nouns on the arrows: request -> lookup -> judge -> quote -> select -> fetch -> merge -> record.
+
+All are frozen values. Ids are plain integers: nodes are numbered from 0 (a node is one worker), tenants,
+users, groups and scopes as `core/directory.py` numbers them. A request id is (router incarnation << 32) + counter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+HASH_BYTES = 16  # a block hash is a keyed 128-bit digest; never less across tenants
+
+
+class Action(IntEnum):
+    """The ways to get a prefix. RESIDENT and ROUTE differ only in whether the executor is the ingress node."""
+
+    RECOMPUTE = 0
+    RESIDENT = 1
+    ROUTE = 2
+    PULL = 3
+    MULTI_PULL = 4
+    SPLIT = 5
+
+
+class Tier(IntEnum):
+    """Where a holder keeps a block; smaller is faster."""
+
+    DEVICE = 0
+    HOST = 1
+    DISK = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of the prompt that one party wrote: `scope_id` says who may share it."""
+
+    scope_id: int
+    token_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to be served. Its tokens stay with the driver; the core sees lengths and hashes only."""
+
+    request_id: int
+    tenant_id: int
+    user_id: int = 0
+    session_id: int = 0
+    segments: tuple[Segment, ...]
+    output_tokens_max: int
+    ingress: int  # the node the client is nearest to; serving elsewhere costs that link's round trip
+    arrival_us: int
+    executor: int | None = None  # pinned executor, for controlled measurements; None lets the selector choose
+    application: str = ""  # label for reports; never used in a decision
+
+    @property
+    def token_count(self) -> int:
+        return sum(s.token_count for s in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The block hashes of a prompt, first block first; equal at i implies equal before i (under one key).
+
+    `hashes` is `HASH_BYTES` per *full* block, concatenated. `scope_ends` lists (scope id, first block after
+    the run of blocks with this scope), covering all blocks; a block over two segments has the tighter scope.
+    """
+
+    hashes: bytes
+    scope_ends: tuple[tuple[int, int], ...]
+    block_tokens: int
+
+    @property
+    def block_count(self) -> int:
+        return len(self.hashes) // HASH_BYTES
+
+    def block_hash(self, block_index: int) -> bytes:
+        return self.hashes[block_index * HASH_BYTES : (block_index + 1) * HASH_BYTES]
+
+    def block_hashes(self, start: int, end: int) -> tuple[bytes, ...]:
+        return tuple(self.block_hash(i) for i in range(start, end))
+
+    def scope_at(self, block_index: int) -> int:
+        """The scope id of a block; raises IndexError past the end."""
+        for scope_id, end in self.scope_ends:
+            if block_index < end:
+                return scope_id
+        raise IndexError(f"block {block_index} of a chain of {self.block_count}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """`block_count` first blocks of a chain, held by `node` in `tier`."""
+
+    node: int
+    tier: int
+    block_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """What the index says: per node and tier, the longest run of the chain from its first block. Zero runs are left out."""
+
+    runs: tuple[Run, ...]
+
+
+class MissReason(IntEnum):
+    """Why blocks of a prompt were not reused: every miss carries one. For the operator, never for a tenant."""
+
+    UNKNOWN = 0  # no node holds the next block
+    DENIED_SCOPE = 1  # somebody holds it, the reader has no right
+    DENIED_EXPIRED = 2  # the membership has run out
+    PARTIAL_BLOCK = 3  # the tail of the prompt is no full block
+    LAST_TOKEN = 4  # the last prompt token is always computed
+    NOT_WORTH = 5  # the selector chose to compute it
+    STALE = 6  # the index said so, the holder no longer had it
+    REFUSED = 7  # the holder, the quota or a deadline refused
+    EVICTED = 8  # held once on this node, evicted since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The part of a match this reader may use, and why not more: (reason, first block it applies to)."""
+
+    runs: tuple[Run, ...]
+    readable_blocks: int  # length of the chain's run of blocks whose scope the reader may read
+    denied: tuple[tuple[MissReason, int], ...] = ()
+
+    def depth(self, node: int) -> int:
+        """Blocks of the chain usable on `node`, over all tiers."""
+        return max((r.block_count for r in self.runs if r.node == node), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """What the router believes about a node when it decides."""
+
+    node: int
+    alive: bool = True
+    queued_requests: int = 0  # dispatched by this router and not finished
+    queued_tokens: int = 0  # prompt tokens of those, not discounted by cache hits
+    queued_work_us: int = 0  # predicted compute not yet finished
+    used_blocks: int = 0
+    capacity_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRow:
+    """One directed link in integer units. `_high` is the upper quantile that the selector uses."""
+
+    rtt_us: int
+    rtt_high_us: int
+    ps_per_byte: int
+    ps_per_byte_high: int
+    inflight_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Blocks [start, end) of the chain to be fetched from one holder."""
+
+    source: int
+    start: int
+    end: int
+
+    @property
+    def block_count(self) -> int:
+        return self.end - self.start
+
+
+NO_NODE = -1  # only inside QuoteTable columns, where an int64 must stand
+
+Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuoteTable:
+    """Predicted time to first token, by component: int64 columns, one row per way of serving the request.
+
+    `ttft_us` is the sum of the components, rounded up once. `source` is the single holder of a PULL (else NO_NODE);
+    `pieces` gives the fetches of every row that has any, aligned with the rows. Blocks split as
+    resident | (recomputed front) | pulled | computed suffix. Columns below the line feed published baselines.
+    """
+
+    action: Column
+    executor: Column
+    source: Column
+    resident_blocks: Column
+    pulled_blocks: Column
+    front_blocks: Column  # recomputed before the pulled part (SPLIT only)
+    route_us: Column  # round trip of ingress -> executor
+    queue_us: Column
+    fetch_us: Column
+    prefill_us: Column  # for SPLIT: front and suffix; the overlap is in `overlap_us`
+    overlap_us: Column  # time counted in both fetch_us and prefill_us
+    merge_us: Column
+    ttft_us: Column
+    # -- for baselines
+    uncached_tokens: Column
+    queued_tokens: Column
+    queued_requests: Column
+    rtt_us: Column
+    transfer_bytes: Column
+    pieces: tuple[tuple[Piece, ...], ...]
+    token_count: int
+    block_tokens: int
+    readable_blocks: int
+    best_blocks: int  # longest usable run on any node
+    draw: int  # a number that differs per request, for policies that need chance; from the request id
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one request is served: [0, resident) resident, [resident, front) computed, `pieces` fetched, the rest computed."""
+
+    request_id: int
+    action: Action
+    executor: int
+    resident_blocks: int
+    front_blocks: int
+    pieces: tuple[Piece, ...]
+    quoted_ttft_us: int
+    quoted_us: tuple[tuple[str, int], ...] = ()  # components by name, as in QuoteTable
+
+    @property
+    def pulled_blocks(self) -> int:
+        return sum(p.block_count for p in self.pieces)
+
+    @property
+    def reused_blocks(self) -> int:
+        return self.resident_blocks + self.pulled_blocks
+
+
+class Status(IntEnum):
+    """How a request ended."""
+
+    DONE = 0
+    REJECTED = 1
+    FAILED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What happened to a request, with its times; written once. Times in us, of the clock named in each comment."""
+
+    request_id: int
+    tenant_id: int
+    application: str
+    status: Status
+    reason: str = ""
+    action: Action = Action.RECOMPUTE
+    executor: int = 0
+    ingress: int = 0
+    arrival_us: int = 0  # router clock, offset from the start of the run
+    ttft_us: int = 0  # router receipt to first token at the router
+    end_to_end_us: int = 0
+    route_us: int = 0  # components as measured; they sum to ttft_us with `other_us`
+    queue_us: int = 0
+    fetch_us: int = 0
+    prefill_us: int = 0
+    overlap_us: int = 0
+    merge_us: int = 0
+    decode_us: int = 0
+    decide_us: int = 0  # router: hash, lookup, judge, quote, select
+    quoted_ttft_us: int = 0
+    quoted_us: tuple[tuple[str, int], ...] = ()
+    prompt_tokens: int = 0
+    computed_tokens: int = 0
+    resident_tokens: int = 0  # reused where they already were, executor = ingress
+    routed_tokens: int = 0  # reused where they already were, executor chosen for them
+    pulled_tokens: int = 0
+    same_tenant_tokens: int = 0  # reused tokens first computed for this tenant
+    cross_tenant_tokens: int = 0
+    pulled_bytes: int = 0
+    missed: tuple[tuple[int, int], ...] = ()  # (MissReason, tokens)
+    output_tokens: tuple[int, ...] = ()
+    logit_fingerprint: tuple[float, ...] = ()  # top logits of the first token, to compare runs
+    warmup: bool = False
+
+    def __post_init__(self) -> None:
+        reused = self.resident_tokens + self.routed_tokens + self.pulled_tokens
+        assert self.status != Status.DONE or reused + self.computed_tokens == self.prompt_tokens
+        assert self.status != Status.DONE or self.same_tenant_tokens + self.cross_tenant_tokens == reused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountSpec:
+    """The quota of one scope on every node, in blocks (converted once from bytes: reserved up, limit down)."""
+
+    scope_id: int
+    reserved_blocks: int
+    limit_blocks: int
+    priority: int = 0
+    ttl_us: int | None = None
+    sliding_ttl: bool = field(default=False)

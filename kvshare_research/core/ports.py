@@ -1,0 +1,156 @@
+"""Every seam of the system on one screen. A policy is one frozen value in one file plus one YAML.
+
+Policies propose; the core applies the proved rules before acting, so none of these can widen a right,
+exceed a quota or drop a pinned block, however wrong it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .directory import Directory
+from .nouns import (
+    AccountSpec,
+    Action,
+    Chain,
+    LinkRow,
+    Match,
+    NodeLoad,
+    QuoteTable,
+    Request,
+    Segment,
+    Verdict,
+)
+
+
+class IndexStore(Protocol):
+    """Who holds what: mutable, owned by one router. A hint: the holder's ledger is the authority."""
+
+    def store(self, node: int, tier: int, parent: bytes | None, hashes: Sequence[bytes]) -> None:
+        """One more copy of each hash is on (node, tier). A parent nobody announced is accepted and waits."""
+
+    def remove(self, node: int, tier: int, hashes: Sequence[bytes]) -> int:
+        """One copy fewer of each; returns how many were unknown (counted by the caller, harmless)."""
+
+    def clear(self, node: int, tier: int | None) -> None:
+        """Nothing is left on the node (in the tier, or anywhere)."""
+
+    def match(self, chain: Chain) -> Match:
+        """Longest run from the first block per (node, tier); changes nothing."""
+
+    def rows(self, node: int) -> tuple[tuple[int, bytes, bytes | None, int], ...]:
+        """(tier, hash, parent, copies) of a node, sorted: for snapshots and comparisons."""
+
+    def entry_count(self) -> int:
+        """Distinct (hash, node, tier) entries."""
+
+
+class Index(Protocol):
+    """How the router remembers who holds what."""
+
+    def new_store(self, node_count: int) -> IndexStore: ...
+
+
+class Tenancy(Protocol):
+    """Who shares with whom: which scope each segment really gets, and who has which account."""
+
+    def scopes(self, request_tenant: int, segments: Sequence[Segment], directory: Directory) -> tuple[int, ...]:
+        """The scope id of each segment under this tenancy; only tightening along the prompt."""
+
+    def directory(self, base: Directory) -> Directory:
+        """The directory this tenancy runs on (scopes and groups it needs added); idempotent."""
+
+    def accounts(self, directory: Directory, capacity_blocks: int) -> tuple[AccountSpec, ...]:
+        """One account per scope of the directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuoteInput:
+    """All a cost model may look at."""
+
+    request: Request
+    chain: Chain
+    verdict: Verdict
+    loads: tuple[NodeLoad, ...]
+    links: tuple[tuple[LinkRow, ...], ...]  # links[source][reader]
+    actions: frozenset[Action]
+    block_bytes: int
+    draw: int
+
+
+class Cost(Protocol):
+    """What each way of serving would take."""
+
+    def quote(self, given: QuoteInput) -> QuoteTable: ...
+
+
+class Selector(Protocol):
+    """Which way is taken."""
+
+    def select(self, table: QuoteTable) -> int:
+        """The row to follow. Equal tables give equal answers; the order of rows does not matter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockView:
+    """What a retention policy may know of a resident block. Times in us of the node's clock."""
+
+    slot: int
+    scope_id: int
+    depth: int  # blocks before it in its chain
+    stored_us: int
+    used_us: int
+    use_count: int
+    recompute_us: int  # predicted time to compute it again
+
+
+class Retention(Protocol):
+    """Which block goes first when something must go."""
+
+    def score(self, block: BlockView, now_us: int) -> float:
+        """Larger is kept longer. The core evicts leaves only, lowest score first, ties by slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedRequest:
+    """What a schedule may know of a waiting request."""
+
+    request_id: int
+    tenant_id: int
+    priority: int
+    arrival_us: int  # at this worker
+    uncached_tokens: int
+    prompt_tokens: int
+
+
+class Schedule(Protocol):
+    """Which waiting request runs next."""
+
+    def next(self, queue: Sequence[QueuedRequest], served_tokens: dict[int, int], now_us: int) -> int:
+        """Position in `queue` of the request to run next. `served_tokens` counts service by tenant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefetchIntent:
+    """Move blocks [0, block_count) of a chain to `node` before a request asks."""
+
+    chain: Chain
+    block_count: int
+    node: int
+    deadline_us: int
+    probability: float
+
+
+class Prefetch(Protocol):
+    """What to move before it is asked for; may propose nothing that a request could not have fetched."""
+
+    def propose(self, now_us: int) -> tuple[PrefetchIntent, ...]: ...
+
+
+class Disclosure(Protocol):
+    """Which tenant-scoped prefixes become shared."""
+
+    def released(self, now_us: int) -> frozenset[bytes]:
+        """Hashes of prefixes released to a wider scope; a function of the policy's own state only."""
