@@ -1,0 +1,140 @@
+"""Block hashes: which blocks are "the same" for whom. A hash can only be made through a `Namespace`.
+
+Two blocks have equal hashes exactly when they have the same scope, model, adapter, dtype, block size and
+template version, the same tokens, and the same prefix before them (up to collisions of a keyed 128-bit hash).
+Whoever lacks the root secret can neither make nor link hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.nouns import HASH_BYTES, Chain, Segment
+from kvshare_research.core.rights import GROUP, PUBLIC, TENANT, USER, Scope, tightens
+from kvshare_research.index.hashing import ROOT_PARENT, chain_hashes
+
+from .keys import KeyRing
+
+_VERSION = b"kvshare-namespace-v1"
+_LENGTH_BYTES = 4
+_TEXT, _NUMBER, _LIST = b"t", b"n", b"l"
+
+
+def framed(tag: bytes, length: bytes, body: bytes) -> bytes:
+    """One field of an encoding: 1-byte tag, fixed-width length of the body, body. Uniquely decodable (theorem I8)."""
+    return tag + length + body
+
+
+def _field(tag: bytes, body: bytes) -> bytes:
+    return framed(tag, len(body).to_bytes(_LENGTH_BYTES, "big"), body)
+
+
+def _encode(value: str | int | tuple[str, ...]) -> bytes:
+    if isinstance(value, str):
+        return _field(_TEXT, value.encode())
+    if isinstance(value, int):
+        return _field(_NUMBER, value.to_bytes(8, "big"))
+    return _field(_LIST, b"".join(_encode(item) for item in value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpace:
+    """Everything beside scope and tokens that KV bytes depend on."""
+
+    model: str  # fingerprint of weights and architecture
+    adapter: str = ""  # fingerprint of a LoRA or other adapter, empty if none
+    dtype: str
+    block_tokens: int
+    template: str = ""  # version of tokenizer and chat template
+
+    def __post_init__(self) -> None:
+        if self.block_tokens < 1:
+            raise ConfigError(f"block_tokens is `{self.block_tokens}`, expected at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespace:
+    """Where a block hash is valid: a scope (by names, so that numbering does not matter) and a model space."""
+
+    scope: tuple[str, ...]
+    space: ModelSpace
+
+    def encode(self) -> bytes:
+        """Bytes that are equal only for equal namespaces: tagged, length-prefixed, versioned."""
+        fields: Iterable[str | int | tuple[str, ...]] = (self.scope, *astuple(self.space))
+        return _field(_VERSION[:1], _VERSION) + b"".join(_encode(f) for f in fields)
+
+
+def scope_path(scope: Scope, directory: Directory) -> tuple[str, ...]:
+    """The scope by names: ("public",), ("group", name), ("tenant", name), ("user", tenant, name), ("session", id)."""
+    if scope.level == PUBLIC:
+        return ("public",)
+    if scope.level == GROUP:
+        return ("group", directory.groups[scope.party - 1])
+    if scope.level == TENANT:
+        return ("tenant", directory.tenants[scope.party - 1])
+    if scope.level == USER:
+        name, tenant = directory.users[scope.party - 1]
+        return ("user", directory.tenants[tenant - 1], name)
+    return ("session", str(scope.party))
+
+
+def block_scopes(
+    token_counts: Sequence[int], scope_ids: Sequence[int], block_tokens: int
+) -> tuple[tuple[int, int], ...]:
+    """`Chain.scope_ends` of a prompt: (scope id, end) of each run of full blocks, one run per scope.
+
+    A block over several segments has the scope of its last token: scopes only tighten along a prompt.
+    """
+    full = sum(token_counts) // block_tokens
+    ends: list[tuple[int, int]] = []
+    token = first = 0
+    for count, scope_id in zip(token_counts, scope_ids, strict=True):
+        token += count
+        end = min(token // block_tokens, full)
+        if count and end > first:
+            if ends and ends[-1][0] == scope_id:
+                ends[-1] = (scope_id, end)
+            else:
+                ends.append((scope_id, end))
+            first = end
+    return tuple(ends)
+
+
+def chain(
+    tokens: NDArray[np.uint32],
+    segments: Sequence[Segment],
+    scope_ids: Sequence[int],
+    *,
+    directory: Directory,
+    ring: KeyRing,
+    space: ModelSpace,
+) -> Chain:
+    """The block hashes of a prompt whose `segments` have the effective `scope_ids`; full blocks only.
+
+    The key switches where the scope tightens and the parent hash continues, so a public prefix has one
+    hash for everybody while what follows it cannot be linked across scopes. Raises ConfigError when the
+    lengths do not fit the tokens or a scope does not tighten.
+    """
+    counts = [s.token_count for s in segments]
+    if sum(counts) != len(tokens):
+        raise ConfigError(f"segments have {sum(counts)} tokens, the prompt has {len(tokens)}")
+    scopes = [directory.scopes[i] for i in scope_ids]
+    for before, after in pairwise(scopes):
+        if not tightens(before, after):
+            raise ConfigError(f"a segment of scope {after} may not follow {before}: scopes only tighten")
+    ends = block_scopes(counts, scope_ids, space.block_tokens)
+    hashes, parent, first = b"", ROOT_PARENT, 0
+    for scope_id, end in ends:
+        namespace = Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
+        run = tokens[first * space.block_tokens : end * space.block_tokens]
+        hashes += chain_hashes(ring.key(namespace.encode()), parent, run, space.block_tokens)
+        parent, first = hashes[-HASH_BYTES:], end
+    return Chain(hashes=hashes, scope_ends=ends, block_tokens=space.block_tokens)
