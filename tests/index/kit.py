@@ -1,0 +1,41 @@
+"""What every index must do, told with tiny trees so that collisions of paths are the norm."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path as FilePath
+
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from kvshare_research.core.nouns import Chain
+from kvshare_research.core.ports import Index, IndexStore
+
+CONF = FilePath(__file__).parents[2] / "conf" / "index"
+NAMES = sorted(p.stem for p in CONF.glob("*.yaml"))
+Path = tuple[int, ...]  # a block is a path of small choices from the root
+
+
+def load(name: str) -> Index:
+    index = instantiate(OmegaConf.load(CONF / f"{name}.yaml"))
+    assert Index in type(index).__mro__, "a policy inherits its seam by name"
+    return index  # type: ignore[no-any-return]
+
+
+@cache
+def block(path: Path) -> bytes:
+    return hashlib.blake2b(bytes(path), digest_size=16).digest()
+
+
+def parent(path: Path) -> bytes | None:
+    return block(path[:-1]) if len(path) > 1 else None
+
+
+def chain(path: Path) -> Chain:
+    hashes = b"".join(block(path[:k]) for k in range(1, len(path) + 1))
+    return Chain(hashes=hashes, scope_ends=((0, len(path)),), block_tokens=16)
+
+
+def depths(store: IndexStore, path: Path) -> dict[tuple[int, int], int]:
+    return {(r.node, r.tier): r.block_count for r in store.match(chain(path)).runs}
