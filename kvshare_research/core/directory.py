@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from .nouns import AccountSpec
-from .rights import GROUP, PUBLIC, Membership, Reader, Scope, grant, revoke
+from .rights import EVERYBODY, GROUP, NOBODY, PUBLIC, TENANT, USER, Membership, Reader, Scope, grant, revoke
 
 NO_MEMBERSHIP = Membership(False, 0, 0)
 FOREVER_US = 1 << 62
@@ -22,14 +23,16 @@ class Directory:
     tenants: tuple[str, ...]
     groups: tuple[str, ...]
     users: tuple[tuple[str, int], ...] = ()  # (name, tenant id)
-    scopes: tuple[Scope, ...] = (Scope(PUBLIC, 0),)
+    scopes: tuple[Scope, ...] = (EVERYBODY,)
     memberships: tuple[tuple[tuple[int, int], Membership], ...] = ()
     accounts: tuple[AccountSpec, ...] = ()
     revision: int = 0
     _rows: dict[tuple[int, int], Membership] = field(init=False, repr=False, compare=False)
+    _scope_ids: dict[Scope, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_rows", dict(self.memberships))
+        object.__setattr__(self, "_scope_ids", {scope: i for i, scope in enumerate(self.scopes)})
 
     def tenant_id(self, name: str) -> int:
         return self.tenants.index(name) + 1
@@ -38,7 +41,25 @@ class Directory:
         return self.groups.index(name) + 1
 
     def scope_id(self, scope: Scope) -> int:
-        return self.scopes.index(scope)
+        """The id of a scope of this directory; raises KeyError for others."""
+        return self._scope_ids[scope]
+
+    def with_scopes(self, scopes: Iterable[Scope]) -> Directory:
+        """This directory with `scopes` in it; ids given before stay, and nothing changes if all are known."""
+        new = tuple(s for s in dict.fromkeys(scopes) if s not in self._scope_ids)
+        return replace(self, scopes=self.scopes + new, revision=self.revision + 1) if new else self
+
+    def belongs(self, tenant_id: int, scope: Scope) -> bool:
+        """Whether the tenant is a party to `scope` (a grant may still run out: `may_read` knows the time)."""
+        if scope.level == PUBLIC:
+            return True
+        if scope.party == NOBODY:
+            return False
+        if scope.level == GROUP:
+            return self._row(tenant_id, scope.party).active
+        if scope.level == TENANT:
+            return scope.party == tenant_id
+        return scope.level != USER or self.users[scope.party - 1][1] == tenant_id
 
     def membership(self, tenant_id: int, scope: Scope) -> Membership:
         """The row that `may_read` needs for this scope; a dummy row where the scope is no group."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 # Levels of the scope chain, widest first; a request's segments only ever move to larger numbers.
 PUBLIC, GROUP, TENANT, USER, SESSION = range(5)
-NOBODY = 0  # `party` of the public scope; real parties are numbered from 1
+NOBODY = 0  # no party; real ones are numbered from 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,10 @@ class Scope:
 
     level: int
     party: int
+
+
+EVERYBODY = Scope(PUBLIC, NOBODY)
+SEALED = Scope(SESSION, NOBODY)  # the tightest scope: nobody may read it, whoever asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ def may_read(scope: Scope, reader: Reader, membership: Membership, now_us: int) 
     """Whether `reader` may use blocks of `scope` now. `membership` is the row (reader.tenant, scope.party)."""
     if scope.level == PUBLIC:
         return True
+    if scope.party == NOBODY:
+        return False
     if scope.level == GROUP:
         return membership.active and now_us < membership.expiry_us
     if scope.level == TENANT:
@@ -100,3 +106,19 @@ def lease_live(lease_expiry_us: int, local_now_us: int, skew_us: int) -> bool:
 def tightens(before: Scope, after: Scope) -> bool:
     """Whether a segment of scope `after` may follow one of scope `before`: same scope, or a tighter level."""
     return after == before or after.level > before.level
+
+
+def assign(before: Scope, asked: Scope, belongs: bool, tenant: int) -> Scope:
+    """The scope that a segment of `tenant`'s prompt gets when its template says `asked` and the text before it has
+    scope `before`: never wider than either, so that scopes only tighten along a prompt.
+
+    `belongs` says whether `tenant` is a party to `asked`; what it may not share in, it keeps to itself. Text of two
+    groups is for neither of them: only `tenant` may read it. Text of two users or sessions is for nobody.
+    """
+    if not belongs:
+        asked = Scope(TENANT, tenant) if asked.level <= TENANT else SEALED
+    if asked.level > before.level:
+        return asked
+    if asked == before or asked.level < before.level:
+        return before
+    return Scope(TENANT, tenant) if before.level == GROUP else SEALED

@@ -1,0 +1,29 @@
+"""isolated: nothing is shared between tenants, and the pool is one: the salt per tenant that serving engines offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.nouns import AccountSpec, Segment
+from kvshare_research.core.ports import Tenancy
+from kvshare_research.core.rights import TENANT, Scope
+
+from .sharing import one_account_each, tightened, with_fallbacks
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolated(Tenancy):
+    """Every segment has its tenant's scope, or a tighter one that the catalogue asks for."""
+
+    def scopes(self, request_tenant: int, segments: Sequence[Segment], directory: Directory) -> tuple[int, ...]:
+        return tightened(request_tenant, Scope(TENANT, request_tenant), segments, directory)
+
+    def directory(self, base: Directory) -> Directory:
+        return with_fallbacks(base)
+
+    def accounts(self, directory: Directory, capacity_blocks: int) -> tuple[AccountSpec, ...]:
+        return one_account_each(directory, capacity_blocks)
