@@ -80,6 +80,22 @@ class QuoteInput:
     draw: int
 
 
+class Links(Protocol):
+    """What is known of every directed link: mutable, owned by one router, no clock of its own."""
+
+    def rows(self, now_us: int) -> tuple[tuple[LinkRow, ...], ...]:
+        """`rows[source][reader]`, in integer units, widened by staleness."""
+
+    def measured(self, source: int, reader: int, bytes_moved: int, elapsed_us: int, now_us: int) -> None:
+        """One more observation; `bytes_moved` 0 is a bare round trip."""
+
+    def started(self, source: int, reader: int, bytes_moved: int) -> None:
+        """A transfer of this size is now in flight."""
+
+    def ended(self, source: int, reader: int, bytes_moved: int) -> None:
+        """A transfer is no longer in flight, however it ended."""
+
+
 class Cost(Protocol):
     """What each way of serving would take."""
 

@@ -1,0 +1,67 @@
+"""From a request to a plan: lookup -> judge -> quote -> select, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .nouns import NO_NODE, Action, Chain, Match, MissReason, Plan, QuoteTable, Verdict
+
+COMPONENTS = ("route_us", "queue_us", "fetch_us", "prefill_us", "overlap_us", "merge_us")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A plan and what led to it: enough to explain every token that was not reused."""
+
+    plan: Plan
+    match: Match
+    verdict: Verdict
+    best_blocks: int
+
+
+def plan_of(table: QuoteTable, row: int, request_id: int) -> Plan:
+    """The plan that a row of the table stands for; raises AssertionError on a row that is no way of serving."""
+    assert 0 <= row < len(table), f"selector chose row {row} of {len(table)}"
+    executor = int(table.executor[row])
+    assert executor != NO_NODE, "selector chose a row without an executor"
+    quoted = tuple((name, int(getattr(table, name)[row])) for name in COMPONENTS)
+    return Plan(
+        request_id=request_id,
+        action=Action(int(table.action[row])),
+        executor=executor,
+        resident_blocks=int(table.resident_blocks[row]),
+        front_blocks=int(table.front_blocks[row]),
+        pieces=table.pieces[row],
+        quoted_ttft_us=int(table.ttft_us[row]),
+        quoted_us=quoted,
+    )
+
+
+def missed_tokens(
+    decision: Decision, chain: Chain, prompt_tokens: int, reused_blocks: int, was_evicted: bool
+) -> tuple[tuple[MissReason, int], ...]:
+    """Every prompt token that was computed, by the reason it was not reused; the counts sum to the computed tokens.
+
+    From the front: what the plan reused and the worker could not (STALE), what the selector left (NOT_WORTH),
+    what the reader may not see (the verdict's reason), what nobody holds (EVICTED or UNKNOWN), and the tail.
+    """
+    size = chain.block_tokens
+    usable = min(chain.block_count, (prompt_tokens - 1) // size)
+    known = max((r.block_count for r in decision.match.runs), default=0)
+    denied = decision.verdict.denied[0][0] if decision.verdict.denied else MissReason.DENIED_SCOPE
+    bounds = (
+        (MissReason.STALE, min(usable, decision.plan.reused_blocks)),
+        (MissReason.NOT_WORTH, min(usable, decision.best_blocks)),
+        (denied, min(usable, known)),
+        (MissReason.EVICTED if was_evicted else MissReason.UNKNOWN, usable),
+    )
+    rows: list[tuple[MissReason, int]] = []
+    at = reused_blocks
+    for reason, end in bounds:
+        if end > at:
+            rows.append((reason, (end - at) * size))
+            at = end
+    tail = prompt_tokens - at * size
+    if tail > 0:
+        rows.append((MissReason.LAST_TOKEN if tail == size else MissReason.PARTIAL_BLOCK, tail))
+    return tuple(rows)

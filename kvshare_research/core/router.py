@@ -1,0 +1,296 @@
+"""The router: index, directory, loads and links in; plans out. `handle(event, now_us) -> effects`, nothing else.
+
+Read `_plan` first: it is the sentence of the program. Several routers may run on the same streams.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from . import messages as m
+from .directory import Directory
+from .judging import judge
+from .nouns import Action, MissReason, NodeLoad, Outcome, Plan, Status
+from .planning import Decision, missed_tokens, plan_of
+from .ports import Cost, IndexStore, Links, QuoteInput, Selector
+from .replica import Replica
+
+FORGOTTEN_MAX = 1 << 16  # removed block hashes remembered, to tell EVICTED from UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterPolicy:
+    """The frozen choices a router runs with."""
+
+    cost: Cost
+    selector: Selector
+    actions: frozenset[Action]
+    block_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """A request the router has dispatched and not yet recorded."""
+
+    arrived: m.Arrived
+    decision: Decision
+    received_us: int
+    service_us: int
+    returned: bool = False
+    first_token_us: int | None = None
+
+
+@dataclass(slots=True)
+class _NodeView:
+    """What the router believes about one node."""
+
+    alive: bool = True
+    busy_until_us: int = 0
+    used_blocks: int = 0
+    capacity_blocks: int = 0
+
+
+class Router:
+    """Decides where and how each request is served. Owns its stores; reads no clock."""
+
+    def __init__(
+        self, *, policy: RouterPolicy, directory: Directory, index: IndexStore, links: Links, node_count: int
+    ) -> None:
+        self.policy = policy
+        self.directory = directory
+        self.links = links
+        self.replica = Replica(index, node_count)
+        self.index = index
+        self._nodes = [_NodeView() for _ in range(node_count)]
+        self._pending: dict[int, _Pending] = {}
+        self._forgotten: OrderedDict[bytes, None] = OrderedDict()
+        self._acknowledged = [directory.revision] * node_count
+        self._handlers: dict[type, Callable[..., tuple[m.RouterEffect, ...]]] = {
+            m.Arrived: self._arrived,
+            m.PoolChanged: self._pool_changed,
+            m.LoadReported: self._load_reported,
+            m.FirstToken: self._first_token,
+            m.Completed: self._completed,
+            m.PlanRefused: self._plan_refused,
+            m.LinkMeasured: self._link_measured,
+            m.NodeLost: self._node_lost,
+            m.NodeJoined: self._node_joined,
+            m.DirectoryChanged: self._directory_changed,
+            m.DirectoryAcknowledged: self._directory_acknowledged,
+            m.Ticked: self._ticked,
+        }
+
+    def handle(self, event: m.RouterEvent, now_us: int) -> tuple[m.RouterEffect, ...]:
+        """The effects of one event; all state changes happen here."""
+        return self._handlers[type(event)](event, now_us)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests dispatched and not yet recorded."""
+        return len(self._pending)
+
+    def revocation_complete(self) -> bool:
+        """Whether every live node has acknowledged the current directory."""
+        pairs = zip(self._nodes, self._acknowledged, strict=True)
+        return all(seen >= self.directory.revision for node, seen in pairs if node.alive)
+
+    # ------------------------------------------------------------------ the sentence
+    def _plan(self, arrived: m.Arrived, now_us: int, excluded: int | None = None) -> tuple[Decision, int]:
+        """The decision, and the predicted time the executor will be busy with it."""
+        request, chain = arrived.request, arrived.chain
+        reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
+        match = self.index.match(chain)
+        verdict = judge(match, chain, reader, self.directory, now_us)
+        table = self.policy.cost.quote(
+            QuoteInput(
+                request=request,
+                chain=chain,
+                verdict=verdict,
+                loads=self._loads(now_us, excluded),
+                links=self.links.rows(now_us),
+                actions=self.policy.actions,
+                block_bytes=self.policy.block_bytes,
+                draw=request.request_id,
+            )
+        )
+        row = self.policy.selector.select(table)
+        plan = plan_of(table, row, request.request_id)
+        service_us = int(table.prefill_us[row] + table.merge_us[row])
+        return Decision(plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks), service_us
+
+    def _arrived(self, event: m.Arrived, now_us: int) -> tuple[m.RouterEffect, ...]:
+        if not any(node.alive for node in self._nodes):
+            return self._rejected(event, "no live worker", now_us)
+        decision, service_us = self._plan(event, now_us)
+        return self._dispatched(event, decision, service_us, now_us, received_us=now_us)
+
+    def _dispatched(
+        self, event: m.Arrived, decision: Decision, service_us: int, now_us: int, *, received_us: int,
+        returned: bool = False,
+    ) -> tuple[m.RouterEffect, ...]:  # fmt: skip
+        request, plan = event.request, decision.plan
+        node = self._nodes[plan.executor]
+        node.busy_until_us = max(node.busy_until_us, now_us) + service_us
+        for piece in plan.pieces:
+            self.links.started(piece.source, plan.executor, piece.block_count * self.policy.block_bytes)
+        self._pending[request.request_id] = _Pending(
+            arrived=event, decision=decision, received_us=received_us, service_us=service_us, returned=returned
+        )
+        reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
+        return (m.Dispatch(request=request, chain=event.chain, plan=plan, reader=reader),)
+
+    # ------------------------------------------------------------------ what becomes of a request
+    def _first_token(self, event: m.FirstToken, now_us: int) -> tuple[m.RouterEffect, ...]:
+        pending = self._pending.get(event.request_id)
+        if pending is not None and pending.first_token_us is None:
+            pending.first_token_us = now_us
+        return ()
+
+    def _completed(self, event: m.Completed, now_us: int) -> tuple[m.RouterEffect, ...]:
+        pending = self._pending.pop(event.request_id, None)
+        if pending is None:
+            return ()
+        self._settle(pending, now_us)
+        plan, request, chain = pending.decision.plan, pending.arrived.request, pending.arrived.chain
+        theirs = event.outcome
+        first = pending.first_token_us if pending.first_token_us is not None else now_us
+        ttft_us = first - pending.received_us
+        outcome = replace(
+            theirs,
+            arrival_us=request.arrival_us,
+            ttft_us=ttft_us,
+            end_to_end_us=now_us - pending.received_us,
+            route_us=max(0, ttft_us - theirs.ttft_us),
+            quoted_ttft_us=plan.quoted_ttft_us,
+            quoted_us=plan.quoted_us,
+            missed=self._missed(pending, theirs) if theirs.status == Status.DONE else (),
+        )
+        assert chain.block_count >= plan.reused_blocks
+        return (m.Record(outcome=outcome),)
+
+    def _missed(self, pending: _Pending, theirs: Outcome) -> tuple[tuple[int, int], ...]:
+        chain = pending.arrived.chain
+        reused = (theirs.prompt_tokens - theirs.computed_tokens) // chain.block_tokens
+        first_missing = max([reused, *(r.block_count for r in pending.decision.match.runs)])
+        was_evicted = first_missing < chain.block_count and chain.block_hash(first_missing) in self._forgotten
+        rows = missed_tokens(pending.decision, chain, theirs.prompt_tokens, reused, was_evicted)
+        return tuple((int(reason), tokens) for reason, tokens in rows)
+
+    def _plan_refused(self, event: m.PlanRefused, now_us: int) -> tuple[m.RouterEffect, ...]:
+        """A refused plan is decided once more without that node; refused again, the request is rejected."""
+        pending = self._pending.pop(event.request_id, None)
+        if pending is None:
+            return ()
+        self._settle(pending, now_us)
+        others = [i for i, node in enumerate(self._nodes) if node.alive and i != event.node]
+        pinned = pending.arrived.request.executor is not None
+        if pending.returned or not others or pinned:
+            return self._rejected(pending.arrived, event.reason, now_us, received_us=pending.received_us)
+        decision, service_us = self._plan(pending.arrived, now_us, excluded=event.node)
+        return self._dispatched(
+            pending.arrived, decision, service_us, now_us, received_us=pending.received_us, returned=True
+        )
+
+    def _rejected(
+        self, event: m.Arrived, reason: str, now_us: int, received_us: int | None = None
+    ) -> tuple[m.RouterEffect, ...]:
+        request = event.request
+        outcome = Outcome(
+            request_id=request.request_id,
+            tenant_id=request.tenant_id,
+            application=request.application,
+            status=Status.REJECTED,
+            reason=reason,
+            ingress=request.ingress,
+            arrival_us=request.arrival_us,
+            end_to_end_us=0 if received_us is None else now_us - received_us,
+            prompt_tokens=request.token_count,
+        )
+        return (m.Reject(request_id=request.request_id, reason=reason), m.Record(outcome=outcome))
+
+    def _settle(self, pending: _Pending, now_us: int) -> None:
+        """The request no longer loads its executor or its links."""
+        plan: Plan = pending.decision.plan
+        for piece in plan.pieces:
+            self.links.ended(piece.source, plan.executor, piece.block_count * self.policy.block_bytes)
+        left = sum(p.service_us for p in self._pending.values() if p.decision.plan.executor == plan.executor)
+        self._nodes[plan.executor].busy_until_us = now_us + left
+
+    # ------------------------------------------------------------------ what becomes of the cluster
+    def _loads(self, now_us: int, excluded: int | None) -> tuple[NodeLoad, ...]:
+        requests = [0] * len(self._nodes)
+        tokens = [0] * len(self._nodes)
+        for pending in self._pending.values():
+            requests[pending.decision.plan.executor] += 1
+            tokens[pending.decision.plan.executor] += pending.arrived.request.token_count
+        return tuple(
+            NodeLoad(
+                node=i,
+                alive=node.alive and i != excluded,
+                queued_requests=requests[i],
+                queued_tokens=tokens[i],
+                queued_work_us=max(0, node.busy_until_us - now_us) if requests[i] else 0,
+                used_blocks=node.used_blocks,
+                capacity_blocks=node.capacity_blocks,
+            )
+            for i, node in enumerate(self._nodes)
+        )
+
+    def _pool_changed(self, event: m.PoolChanged, now_us: int) -> tuple[m.RouterEffect, ...]:
+        body = event.message.body
+        if isinstance(body, m.BlocksRemoved):
+            for block_hash in body.hashes:
+                self._forgotten[block_hash] = None
+            while len(self._forgotten) > FORGOTTEN_MAX:
+                self._forgotten.popitem(last=False)
+        if isinstance(body, m.BlocksStored):
+            for block_hash in body.hashes:
+                self._forgotten.pop(block_hash, None)
+        asks = self.replica.receive(event.message, now_us)
+        return tuple(m.AskSnapshot(node=node) for node in asks)
+
+    def _load_reported(self, event: m.LoadReported, now_us: int) -> tuple[m.RouterEffect, ...]:
+        node = self._nodes[event.node]
+        node.used_blocks, node.capacity_blocks = event.used_blocks, event.capacity_blocks
+        return ()
+
+    def _link_measured(self, event: m.LinkMeasured, now_us: int) -> tuple[m.RouterEffect, ...]:
+        self.links.measured(event.source, event.reader, event.bytes_moved, event.elapsed_us, now_us)
+        return ()
+
+    def _node_lost(self, event: m.NodeLost, now_us: int) -> tuple[m.RouterEffect, ...]:
+        """The node is out; its requests are decided once more, its blocks are forgotten."""
+        self._nodes[event.node].alive = False
+        self.replica.forget(event.node)
+        lost = [p for p in self._pending.values() if p.decision.plan.executor == event.node]
+        effects: list[m.RouterEffect] = []
+        for pending in lost:
+            refused = m.PlanRefused(
+                request_id=pending.arrived.request.request_id, node=event.node, reason="worker lost"
+            )
+            effects.extend(self._plan_refused(refused, now_us))
+        return tuple(effects)
+
+    def _node_joined(self, event: m.NodeJoined, now_us: int) -> tuple[m.RouterEffect, ...]:
+        node = self._nodes[event.node]
+        node.alive, node.busy_until_us, node.capacity_blocks = True, now_us, event.capacity_blocks
+        return (m.SendDirectory(node=event.node, directory=self.directory),)
+
+    def _directory_changed(self, event: m.DirectoryChanged, now_us: int) -> tuple[m.RouterEffect, ...]:
+        self.directory = event.directory
+        alive = [i for i, node in enumerate(self._nodes) if node.alive]
+        return tuple(m.SendDirectory(node=i, directory=event.directory) for i in alive)
+
+    def _directory_acknowledged(self, event: m.DirectoryAcknowledged, now_us: int) -> tuple[m.RouterEffect, ...]:
+        self._acknowledged[event.node] = max(self._acknowledged[event.node], event.revision)
+        return ()
+
+    def _ticked(self, event: m.Ticked, now_us: int) -> tuple[m.RouterEffect, ...]:
+        return ()
+
+
+def miss_name(reason: int) -> str:
+    """The reason in words, for reports."""
+    return MissReason(reason).name.lower().replace("_", " ")

@@ -1,0 +1,119 @@
+"""One admitted request on a worker: its blocks, their states, its times, and the outcome they add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+from . import messages as m
+from .ledger import Block
+from .nouns import Outcome, Piece, Status
+from .ports import Retention, Schedule
+
+
+class State(IntEnum):
+    """Of one block of a running request."""
+
+    MISSING = 0
+    PENDING = 1
+    PRESENT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPolicy:
+    """The frozen choices a worker runs with."""
+
+    retention: Retention
+    schedule: Schedule
+    block_tokens: int
+    block_bytes: int
+    lease_us: int = 10_000_000
+    fetch_deadline_us: int = 10_000_000
+    admitted_max: int = 3  # requests holding blocks at once: one computes, the others fetch
+
+
+@dataclass(slots=True, kw_only=True)
+class Fetching:
+    request_id: int
+    piece: Piece
+    issued_us: int
+    deadline_us: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """One admitted request."""
+
+    event: m.Dispatched
+    dispatched_us: int
+    blocks: list[Block]  # one per block of prompt and output, all pinned
+    states: list[State]  # one per block of the prompt, the partial tail included
+    priority_us: int
+    fetches: dict[int, Fetching] = field(default_factory=dict)
+    fetched: set[int] = field(default_factory=set)
+    resident_blocks: int = 0
+    computing: tuple[int, int] | None = None  # tokens
+    ready_since_us: int | None = None
+    fetch_since_us: int | None = None
+    queue_us: int = 0
+    fetch_us: int = 0
+    prefill_us: int = 0
+    merge_us: int = 0
+    pulled_bytes: int = 0
+    first_token_us: int | None = None
+    first_token: int = 0
+    fingerprint: tuple[float, ...] = ()
+
+    @property
+    def request_id(self) -> int:
+        return self.event.request.request_id
+
+    def stretch(self, block_tokens: int) -> tuple[int, int] | None:
+        """Tokens [start, end) to compute next; None while something before them is on its way, or nothing is left."""
+        if self.first_token_us is not None:
+            return None
+        start = next((i for i, s in enumerate(self.states) if s != State.PRESENT), None)
+        if start is None or self.states[start] == State.PENDING:
+            return None
+        end = start
+        while end < len(self.states) and self.states[end] == State.MISSING:
+            end += 1
+        return start * block_tokens, min(end * block_tokens, self.event.request.token_count)
+
+    def outcome(
+        self, node: int, block_tokens: int, tokens: tuple[int, ...], decode_us: int, failure: str | None
+    ) -> Outcome:
+        """The worker's account of the request; the router adds its own times."""
+        request = self.event.request
+        base = Outcome(
+            request_id=request.request_id, tenant_id=request.tenant_id, application=request.application,
+            status=Status.FAILED if failure else Status.DONE, reason=failure or "", action=self.event.plan.action,
+            executor=node, ingress=request.ingress, prompt_tokens=request.token_count,
+        )  # fmt: skip
+        if failure:
+            return base
+        assert self.first_token_us is not None
+        reused = set(range(self.resident_blocks)) | self.fetched
+        own = sum(self.blocks[i].origin == request.tenant_id for i in reused)
+        ttft_us = self.first_token_us - self.dispatched_us
+        resident_tokens = self.resident_blocks * block_tokens
+        at_home = node == request.ingress
+        return replace(
+            base,
+            ttft_us=ttft_us,
+            queue_us=self.queue_us,
+            fetch_us=self.fetch_us,
+            prefill_us=self.prefill_us,
+            overlap_us=max(0, self.queue_us + self.fetch_us + self.prefill_us + self.merge_us - ttft_us),
+            merge_us=self.merge_us,
+            decode_us=decode_us,
+            computed_tokens=request.token_count - len(reused) * block_tokens,
+            resident_tokens=resident_tokens if at_home else 0,
+            routed_tokens=0 if at_home else resident_tokens,
+            pulled_tokens=len(self.fetched) * block_tokens,
+            same_tenant_tokens=own * block_tokens,
+            cross_tenant_tokens=(len(reused) - own) * block_tokens,
+            pulled_bytes=self.pulled_bytes,
+            output_tokens=tokens,
+            logit_fingerprint=self.fingerprint,
+        )

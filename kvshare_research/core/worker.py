@@ -1,0 +1,453 @@
+"""The worker: pool ledger, leases and queue in; fetches, prefills and answers out. `handle(event, now_us) -> effects`.
+
+A request is a row of blocks, each MISSING, PENDING (being fetched) or PRESENT. Compute takes the first run of
+missing blocks whenever nothing before it is pending; so a split plan computes its front while its back arrives,
+and a failed fetch simply turns its blocks back to MISSING. Fetches start as soon as a request is admitted,
+also while another request computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from . import messages as m
+from .directory import Directory
+from .ledger import Block, Evicted, Ledger
+from .nouns import Action, Tier
+from .ports import QueuedRequest
+from .rights import may_deliver, may_read, open_read
+from .running import Fetching, Running, State, WorkerPolicy
+
+
+class Worker:
+    """One node's decisions. Owns its ledger and queue; reads no clock."""
+
+    def __init__(
+        self, *, node: int, incarnation: int, policy: WorkerPolicy, ledger: Ledger, directory: Directory
+    ) -> None:
+        self.node = node
+        self.incarnation = incarnation
+        self.policy = policy
+        self.ledger = ledger
+        self.directory = directory
+        self.refused_reads = 0
+        self._waiting: list[tuple[m.Dispatched, int]] = []
+        self._running: dict[int, Running] = {}
+        self._fetching: dict[int, Fetching] = {}
+        self._serving: dict[tuple[int, int], tuple[Block, ...]] = {}
+        self._served_tokens: dict[int, int] = {}
+        self._busy: int | None = None
+        self._seq = 0
+        self._next_fetch = 0
+        self._handlers: dict[type, Callable[..., list[m.WorkerEffect]]] = {
+            m.Dispatched: self._dispatched,
+            m.FetchAsked: self._fetch_asked,
+            m.FetchSent: self._fetch_sent,
+            m.FetchLanded: self._fetch_landed,
+            m.FetchFailed: self._fetch_failed,
+            m.PrefillDone: self._prefill_done,
+            m.DecodeDone: self._decode_done,
+            m.EngineFailed: self._engine_failed,
+            m.SnapshotAsked: self._snapshot_asked,
+            m.DirectoryChanged: self._directory_changed,
+            m.Ticked: self._ticked,
+        }
+
+    def handle(self, event: m.WorkerEvent, now_us: int) -> tuple[m.WorkerEffect, ...]:
+        """The effects of one event; all state changes happen here."""
+        effects = self._handlers[type(event)](event, now_us)
+        effects.extend(self._advance(now_us))
+        return tuple(effects)
+
+    @property
+    def queued_requests(self) -> int:
+        return len(self._waiting) + len(self._running)
+
+    # ------------------------------------------------------------------ arrival and admission
+    def _dispatched(self, event: m.Dispatched, now_us: int) -> list[m.WorkerEffect]:
+        refusal = self.ledger.fits_ever(self._scope_counts(event))
+        if refusal is not None:
+            return [m.ReturnPlan(request_id=event.request.request_id, reason=refusal)]
+        self._waiting.append((event, now_us))
+        return []
+
+    def _block_count(self, token_count: int) -> int:
+        return -(-token_count // self.policy.block_tokens)
+
+    def _scopes(self, event: m.Dispatched) -> list[int]:
+        """The scope charged for each block of prompt and output: its own, or the tightest for what is never shared."""
+        total = self._block_count(event.request.token_count + event.request.output_tokens_max)
+        chain = event.chain
+        tail = event.request.segments[-1].scope_id
+        return [chain.scope_at(i) if i < chain.block_count else tail for i in range(total)]
+
+    def _scope_counts(self, event: m.Dispatched) -> dict[int, int]:
+        counts: dict[int, int] = {}
+        for scope_id in self._scopes(event):
+            counts[scope_id] = counts.get(scope_id, 0) + 1
+        return counts
+
+    def _admit_one(self, now_us: int, effects: list[m.WorkerEffect]) -> bool:
+        """Admits the waiting request that the schedule names; False when it must wait for blocks."""
+        queue = [
+            QueuedRequest(
+                request_id=event.request.request_id,
+                tenant_id=event.request.tenant_id,
+                priority=self.ledger.account(event.request.segments[-1].scope_id).priority,
+                arrival_us=since,
+                uncached_tokens=event.request.token_count - event.plan.reused_blocks * self.policy.block_tokens,
+                prompt_tokens=event.request.token_count,
+            )
+            for event, since in self._waiting
+        ]
+        position = self.policy.schedule.next(queue, self._served_tokens, now_us)
+        assert 0 <= position < len(queue), f"schedule chose {position} of {len(queue)} waiting requests"
+        event, since = self._waiting[position]
+        if not self.ledger.may_fit(self._scope_counts(event)):
+            return False
+        running = self._take_blocks(event, since, now_us, effects)
+        if running is None:
+            return False
+        del self._waiting[position]
+        self._running[running.request_id] = running
+        running.queue_us += now_us - since
+        tenant = event.request.tenant_id
+        self._served_tokens[tenant] = self._served_tokens.get(tenant, 0) + event.request.token_count
+        effects.extend(self._start_fetches(running, now_us))
+        return True
+
+    def _take_blocks(
+        self, event: m.Dispatched, since: int, now_us: int, effects: list[m.WorkerEffect]
+    ) -> Running | None:
+        """Pins what is resident and allocates the rest, or gives everything back."""
+        resident = self._resident(event, now_us)
+        scopes = self._scopes(event)
+        held: list[Block] = []
+        for block in resident:
+            if not self.ledger.pin(block):
+                break
+            held.append(block)
+        resident_blocks = len(held)
+        at = resident_blocks
+        while at < len(scopes):
+            end = at
+            while end < len(scopes) and scopes[end] == scopes[at]:
+                end += 1
+            taken, evicted = self.ledger.allocate(scopes[at], end - at, now_us)
+            effects.extend(self._unpublish(evicted))
+            if taken is None:
+                for block in held:
+                    self.ledger.drop(block)
+                return None
+            held.extend(taken)
+            at = end
+        for block in held[:resident_blocks]:
+            self.ledger.touch(block, now_us)
+        prompt_blocks = self._block_count(event.request.token_count)
+        states = [State.PRESENT] * resident_blocks + [State.MISSING] * (prompt_blocks - resident_blocks)
+        return Running(
+            event=event, dispatched_us=since, blocks=held, states=states, priority_us=since,
+            resident_blocks=resident_blocks,
+        )  # fmt: skip
+
+    def _resident(self, event: m.Dispatched, now_us: int) -> list[Block]:
+        """The readable blocks of the chain on this node that the plan lets it reuse, from the first on."""
+        plan, chain = event.plan, event.chain
+        if plan.action == Action.RECOMPUTE:
+            return []
+        reusable = min(chain.block_count, (event.request.token_count - 1) // self.policy.block_tokens)
+        found: list[Block] = []
+        for i in range(reusable):
+            block = self.ledger.find(chain.block_hash(i), now_us)
+            if block is None or not self._readable(block, event.reader, now_us):
+                break
+            found.append(block)
+        return found
+
+    def _readable(self, block: Block, reader: m.Reader, now_us: int) -> bool:
+        scope = self.directory.scopes[block.scope_id]
+        allowed = may_read(scope, reader, self.directory.membership(reader.tenant, scope), now_us)
+        self.refused_reads += not allowed
+        return allowed
+
+    # ------------------------------------------------------------------ fetching
+    def _start_fetches(self, running: Running, now_us: int) -> list[m.WorkerEffect]:
+        effects: list[m.WorkerEffect] = []
+        plan, chain = running.event.plan, running.event.chain
+        for planned in plan.pieces:
+            piece = replace(planned, start=max(planned.start, running.resident_blocks))
+            if piece.block_count <= 0 or planned.end <= running.resident_blocks:
+                continue
+            self._next_fetch += 1
+            fetch = Fetching(
+                request_id=running.request_id, piece=piece, issued_us=now_us,
+                deadline_us=now_us + self.policy.fetch_deadline_us,
+            )  # fmt: skip
+            running.fetches[self._next_fetch] = self._fetching[self._next_fetch] = fetch
+            running.fetch_since_us = now_us
+            running.states[piece.start : piece.end] = [State.PENDING] * piece.block_count
+            effects.append(
+                m.Fetch(
+                    fetch_id=self._next_fetch,
+                    request_id=running.request_id,
+                    source=piece.source,
+                    reader=running.event.reader,
+                    hashes=chain.block_hashes(piece.start, piece.end),
+                    slots=tuple(b.slot for b in running.blocks[piece.start : piece.end]),
+                    deadline_us=fetch.deadline_us,
+                )
+            )
+        return effects
+
+    def _fetch_asked(self, event: m.FetchAsked, now_us: int) -> list[m.WorkerEffect]:
+        """The holder's check: every block is here, readable for this reader by our own directory, and pinnable."""
+        refuse = self._refuser(event)
+        if event.revision > self.directory.revision:
+            return refuse("holder is behind the asker's directory")
+        pinned: list[Block] = []
+        tickets = []
+        for block_hash in event.hashes:
+            block = self.ledger.find(block_hash, now_us)
+            ticket = None if block is None else self._open(block, event.reader, now_us)
+            if block is None or ticket is None or not self.ledger.pin(block):
+                for done in pinned:
+                    self.ledger.drop(done)
+                # The asker learns one word for "not here" and "not yours": a denied read looks like a miss.
+                return refuse("not available")
+            pinned.append(block)
+            tickets.append(ticket)
+        for block in pinned:
+            self.ledger.touch(block, now_us)
+        self._serving[event.asker, event.fetch_id] = tuple(pinned)
+        return [
+            m.SendBlocks(
+                fetch_id=event.fetch_id,
+                asker=event.asker,
+                slots=tuple(b.slot for b in pinned),
+                tickets=tuple(tickets),
+                origins=tuple(b.origin for b in pinned),
+            )
+        ]
+
+    def _refuser(self, event: m.FetchAsked) -> Callable[[str], list[m.WorkerEffect]]:
+        return lambda reason: [m.RefuseFetch(fetch_id=event.fetch_id, asker=event.asker, reason=reason)]
+
+    def _open(self, block: Block, reader: m.Reader, now_us: int) -> m.Ticket | None:
+        scope = self.directory.scopes[block.scope_id]
+        membership = self.directory.membership(reader.tenant, scope)
+        ticket = open_read(scope, reader, membership, block.generation, now_us, self.policy.lease_us)
+        self.refused_reads += ticket is None
+        return ticket
+
+    def _fetch_sent(self, event: m.FetchSent, now_us: int) -> list[m.WorkerEffect]:
+        for block in self._serving.pop((event.asker, event.fetch_id), ()):
+            self.ledger.drop(block)
+        return []
+
+    def _fetch_landed(self, event: m.FetchLanded, now_us: int) -> list[m.WorkerEffect]:
+        fetch = self._fetching.get(event.fetch_id)
+        if fetch is None:
+            return []  # cancelled or past its deadline: the bytes are not used
+        running = self._running[fetch.request_id]
+        effects: list[m.WorkerEffect] = [
+            m.ReportLink(source=fetch.piece.source, bytes_moved=event.bytes_moved, elapsed_us=event.elapsed_us)
+        ]
+        running.pulled_bytes += event.bytes_moved
+        running.merge_us += event.merge_us
+        complete = event.intact and event.block_count == fetch.piece.block_count == len(event.tickets)
+        if not complete or not self._deliverable(running, fetch, event, now_us):
+            self._close_fetch(event.fetch_id, running, State.MISSING, now_us)
+            return effects
+        self._close_fetch(event.fetch_id, running, State.PRESENT, now_us)
+        for i, origin in zip(range(fetch.piece.start, fetch.piece.end), event.origins, strict=True):
+            running.fetched.add(i)
+            running.blocks[i].origin = origin
+        effects.extend(self._register(running, fetch.piece.start, fetch.piece.end, now_us))
+        return effects
+
+    def _deliverable(self, running: Running, fetch: Fetching, event: m.FetchLanded, now_us: int) -> bool:
+        """The reader's check, by its own directory and clock: the lease is counted from when it asked."""
+        reader, chain = running.event.reader, running.event.chain
+        for i, ticket in zip(range(fetch.piece.start, fetch.piece.end), event.tickets, strict=True):
+            scope = self.directory.scopes[chain.scope_at(i)]
+            own = ticket._replace(expiry_us=fetch.issued_us + self.policy.lease_us)
+            membership = self.directory.membership(reader.tenant, scope)
+            if not may_deliver(own, scope, reader, membership, ticket.generation, now_us):
+                self.refused_reads += 1
+                return False
+        return True
+
+    def _fetch_failed(self, event: m.FetchFailed, now_us: int) -> list[m.WorkerEffect]:
+        fetch = self._fetching.get(event.fetch_id)
+        if fetch is not None:
+            self._close_fetch(event.fetch_id, self._running[fetch.request_id], State.MISSING, now_us)
+        return []
+
+    def _close_fetch(self, fetch_id: int, running: Running, state: State, now_us: int) -> None:
+        fetch = self._fetching.pop(fetch_id)
+        del running.fetches[fetch_id]
+        running.states[fetch.piece.start : fetch.piece.end] = [state] * fetch.piece.block_count
+        if not running.fetches and running.fetch_since_us is not None:
+            running.fetch_us += now_us - running.fetch_since_us
+            running.fetch_since_us = None
+
+    # ------------------------------------------------------------------ computing
+    def _advance(self, now_us: int) -> list[m.WorkerEffect]:
+        """Admits what fits and gives the idle engine its next stretch."""
+        effects: list[m.WorkerEffect] = []
+        while self._waiting and len(self._running) < self.policy.admitted_max:
+            if not self._admit_one(now_us, effects):
+                break
+        for running in self._running.values():
+            if running.ready_since_us is None and running.computing is None and running.stretch(self.policy.block_tokens):
+                running.ready_since_us = now_us
+        if self._busy is None:
+            effects.extend(self._compute(now_us))
+        return effects
+
+    def _compute(self, now_us: int) -> list[m.WorkerEffect]:
+        ready = [r for r in self._running.values() if r.ready_since_us is not None]
+        if not ready:
+            return []
+        running = ready[0]  # admission order is the schedule's order
+        stretch = running.stretch(self.policy.block_tokens)
+        assert stretch is not None
+        assert running.ready_since_us is not None
+        running.queue_us += now_us - running.ready_since_us
+        running.ready_since_us = None
+        running.computing = stretch
+        self._busy = running.request_id
+        return [
+            m.Prefill(
+                request_id=running.request_id,
+                start_token=stretch[0],
+                end_token=stretch[1],
+                slots=tuple(b.slot for b in running.blocks),
+                is_last=stretch[1] == running.event.request.token_count,
+            )
+        ]
+
+    def _prefill_done(self, event: m.PrefillDone, now_us: int) -> list[m.WorkerEffect]:
+        running = self._running[event.request_id]
+        assert running.computing is not None
+        start, end = running.computing
+        running.computing = None
+        running.prefill_us += event.elapsed_us - event.merge_us
+        running.merge_us += event.merge_us
+        first, last = start // self.policy.block_tokens, self._block_count(end)
+        running.states[first:last] = [State.PRESENT] * (last - first)
+        for block in running.blocks[first:last]:
+            block.origin = running.event.request.tenant_id
+        effects = self._register(running, first, min(last, running.event.chain.block_count), now_us)
+        request = running.event.request
+        if end < request.token_count:
+            self._busy = None
+            return effects
+        assert event.first_token is not None
+        running.first_token_us, running.first_token = now_us, event.first_token
+        running.fingerprint = event.logit_fingerprint
+        effects.append(m.ReportFirstToken(request_id=event.request_id))
+        if request.output_tokens_max <= 1:
+            effects.extend(self._finish(running, (event.first_token,), 0, now_us))
+            return effects
+        effects.append(
+            m.Decode(
+                request_id=event.request_id,
+                start_token=request.token_count,
+                token_count=request.output_tokens_max - 1,
+                slots=tuple(b.slot for b in running.blocks),
+            )
+        )
+        return effects
+
+    def _register(self, running: Running, start: int, end: int, now_us: int) -> list[m.WorkerEffect]:
+        """Full blocks [start, end) become findable, in runs of one scope; what another slot already holds stays unnamed."""
+        chain = running.event.chain
+        effects: list[m.WorkerEffect] = []
+        run: list[bytes] = []
+        for i in range(start, min(end, chain.block_count)):
+            parent = chain.block_hash(i - 1) if i else None
+            block = running.blocks[i]
+            named = self.ledger.name(block, chain.block_hash(i), parent, i, block.origin, now_us)
+            if run and (not named or chain.scope_at(i) != chain.scope_at(i - 1)):
+                effects.append(self._stored(chain, i - len(run), run))
+                run = []
+            if named:
+                run.append(chain.block_hash(i))
+        if run:
+            effects.append(self._stored(chain, min(end, chain.block_count) - len(run), run))
+        return effects
+
+    def _stored(self, chain: m.Chain, start: int, hashes: list[bytes]) -> m.WorkerEffect:
+        return self._publish(
+            m.BlocksStored(
+                tier=Tier.DEVICE,
+                parent=chain.block_hash(start - 1) if start else None,
+                hashes=tuple(hashes),
+                scope_id=chain.scope_at(start),
+            )
+        )
+
+    def _decode_done(self, event: m.DecodeDone, now_us: int) -> list[m.WorkerEffect]:
+        running = self._running[event.request_id]
+        return self._finish(running, (running.first_token, *event.tokens), event.elapsed_us, now_us)
+
+    def _engine_failed(self, event: m.EngineFailed, now_us: int) -> list[m.WorkerEffect]:
+        running = self._running[event.request_id]
+        return self._finish(running, (), 0, now_us, failure=event.reason)
+
+    # ------------------------------------------------------------------ the end of a request
+    def _finish(
+        self, running: Running, tokens: tuple[int, ...], decode_us: int, now_us: int, failure: str | None = None
+    ) -> list[m.WorkerEffect]:
+        self._busy = None
+        del self._running[running.request_id]
+        effects: list[m.WorkerEffect] = []
+        for fetch_id in list(running.fetches):
+            del self._fetching[fetch_id]
+            effects.append(m.CancelFetch(fetch_id=fetch_id))
+        outcome = running.outcome(self.node, self.policy.block_tokens, tokens, decode_us, failure)
+        for block in running.blocks:
+            self.ledger.drop(block)
+        effects.append(m.ReportCompleted(request_id=running.request_id, outcome=outcome))
+        return effects
+
+    # ------------------------------------------------------------------ what is published
+    def _publish(self, body: m.PoolEvent) -> m.WorkerEffect:
+        self._seq += 1
+        return m.Publish(
+            message=m.PoolMessage(node=self.node, incarnation=self.incarnation, seq=self._seq, body=body)
+        )
+
+    def _unpublish(self, evicted: tuple[Evicted, ...]) -> list[m.WorkerEffect]:
+        if not evicted:
+            return []
+        return [self._publish(m.BlocksRemoved(tier=Tier.DEVICE, hashes=tuple(e.block_hash for e in evicted)))]
+
+    def _snapshot_asked(self, event: m.SnapshotAsked, now_us: int) -> list[m.WorkerEffect]:
+        rows = tuple((int(Tier.DEVICE), b.block_hash or b"", b.parent, 1) for b in self.ledger.named())
+        body = m.Snapshot(as_of_seq=self._seq, rows=rows)
+        message = m.PoolMessage(node=self.node, incarnation=self.incarnation, seq=self._seq, body=body)
+        return [m.Publish(message=message)]
+
+    def _directory_changed(self, event: m.DirectoryChanged, now_us: int) -> list[m.WorkerEffect]:
+        """The new directory rules from now on; quotas that do not fit yet are retried when it is sent again."""
+        if event.directory.revision < self.directory.revision:
+            return []
+        self.directory = event.directory
+        for spec in event.directory.accounts:
+            self.ledger.configure(spec)
+        return [m.AcknowledgeDirectory(revision=self.directory.revision)]
+
+    def _ticked(self, event: m.Ticked, now_us: int) -> list[m.WorkerEffect]:
+        effects = self._unpublish(self.ledger.sweep(now_us))
+        for fetch_id, fetch in list(self._fetching.items()):
+            if now_us >= fetch.deadline_us:
+                self._close_fetch(fetch_id, self._running[fetch.request_id], State.MISSING, now_us)
+                effects.append(m.CancelFetch(fetch_id=fetch_id))
+        heartbeat = m.PoolMessage(
+            node=self.node, incarnation=self.incarnation, seq=self._seq, body=m.Heartbeat(head_seq=self._seq)
+        )
+        effects.append(m.Publish(message=heartbeat))
+        return effects

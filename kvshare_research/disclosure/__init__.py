@@ -1,0 +1,1 @@
+"""Which tenant-scoped prefixes become shared."""

@@ -1,0 +1,1 @@
+"""What is moved before it is asked for."""

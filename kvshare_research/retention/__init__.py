@@ -1,0 +1,1 @@
+"""Which block goes first when something must go."""
