@@ -1,9 +1,9 @@
 """The error tree. The type says who is to blame; the message says what to do.
 
-    KvShareError
-      ConfigError     the author of a config, a file or a command line
-      RemoteError     another rank, engine or publisher
-      EngineError     the model: missing, corrupt, or not fitting the request
+KvShareError
+  ConfigError     the author of a config, a file or a command line
+  RemoteError     another rank, engine or publisher
+  EngineError     the model: missing, corrupt, or not fitting the request
 """
 
 from __future__ import annotations

@@ -244,9 +244,7 @@ class Ledger:
     def _occupy(self, scope_id: int, now_us: int) -> Block:
         slot = heapq.heappop(self._free)
         self._generation[slot] += 1
-        block = Block(
-            slot=slot, scope_id=scope_id, generation=self._generation[slot], stored_us=now_us, used_us=now_us
-        )
+        block = Block(slot=slot, scope_id=scope_id, generation=self._generation[slot], stored_us=now_us, used_us=now_us)
         self._blocks[slot] = block
         return block
 
@@ -327,4 +325,3 @@ class Ledger:
         assert len(self._free) + len(self._blocks) == self.node.capacity
         named = {b.slot: b.block_hash for b in self._blocks.values() if b.block_hash is not None}
         assert {slot: h for h, slot in self._slot_of.items()} == named
-

@@ -10,15 +10,28 @@ from dataclasses import dataclass
 from .directory import Directory
 from .nouns import Chain, Outcome, Plan, Request
 from .poollog import (
-    BlocksRemoved,
-    BlocksStored,
-    Heartbeat,
-    PoolEvent,
-    PoolMessage,
-    Snapshot,
-    TierCleared,
+    BlocksRemoved as BlocksRemoved,
+)
+from .poollog import (
+    BlocksStored as BlocksStored,
+)
+from .poollog import (
+    Heartbeat as Heartbeat,
+)
+from .poollog import (
+    PoolEvent as PoolEvent,
+)
+from .poollog import (
+    PoolMessage as PoolMessage,
+)
+from .poollog import (
+    Snapshot as Snapshot,
+)
+from .poollog import (
+    TierCleared as TierCleared,
 )
 from .rights import Reader, Ticket
+
 
 # ------------------------------------------------------------- router: events
 @dataclass(frozen=True, slots=True, kw_only=True)

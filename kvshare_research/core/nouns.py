@@ -103,7 +103,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """What the index says: per node and tier, the longest run of the chain from its first block. Zero runs are left out."""
+    """What the index says: per node and tier, the longest run of the chain from its start. Zero runs are left out."""
 
     runs: tuple[Run, ...]
 
@@ -218,7 +218,7 @@ class QuoteTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How one request is served: [0, resident) resident, [resident, front) computed, `pieces` fetched, the rest computed."""
+    """How one request is served: resident blocks | computed front | `pieces` fetched | computed suffix."""
 
     request_id: int
     action: Action

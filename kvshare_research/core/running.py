@@ -48,7 +48,6 @@ class Running:
     dispatched_us: int
     blocks: list[Block]  # one per block of prompt and output, all pinned
     states: list[State]  # one per block of the prompt, the partial tail included
-    priority_us: int
     fetches: dict[int, Fetching] = field(default_factory=dict)
     fetched: set[int] = field(default_factory=set)
     resident_blocks: int = 0

@@ -14,10 +14,11 @@ from dataclasses import replace
 from . import messages as m
 from .directory import Directory
 from .ledger import Block, Evicted, Ledger
-from .nouns import Action, Tier
+from .nouns import Action, Chain, Tier
 from .ports import QueuedRequest
-from .rights import may_deliver, may_read, open_read
+from .rights import Reader, may_deliver, may_read
 from .running import Fetching, Running, State, WorkerPolicy
+from .serving import Serving
 
 
 class Worker:
@@ -32,10 +33,10 @@ class Worker:
         self.ledger = ledger
         self.directory = directory
         self.refused_reads = 0
+        self.serving = Serving(ledger=ledger, lease_us=policy.lease_us)
         self._waiting: list[tuple[m.Dispatched, int]] = []
         self._running: dict[int, Running] = {}
         self._fetching: dict[int, Fetching] = {}
-        self._serving: dict[tuple[int, int], tuple[Block, ...]] = {}
         self._served_tokens: dict[int, int] = {}
         self._busy: int | None = None
         self._seq = 0
@@ -146,10 +147,7 @@ class Worker:
             self.ledger.touch(block, now_us)
         prompt_blocks = self._block_count(event.request.token_count)
         states = [State.PRESENT] * resident_blocks + [State.MISSING] * (prompt_blocks - resident_blocks)
-        return Running(
-            event=event, dispatched_us=since, blocks=held, states=states, priority_us=since,
-            resident_blocks=resident_blocks,
-        )  # fmt: skip
+        return Running(event=event, dispatched_us=since, blocks=held, states=states, resident_blocks=resident_blocks)
 
     def _resident(self, event: m.Dispatched, now_us: int) -> list[Block]:
         """The readable blocks of the chain on this node that the plan lets it reuse, from the first on."""
@@ -165,7 +163,7 @@ class Worker:
             found.append(block)
         return found
 
-    def _readable(self, block: Block, reader: m.Reader, now_us: int) -> bool:
+    def _readable(self, block: Block, reader: Reader, now_us: int) -> bool:
         scope = self.directory.scopes[block.scope_id]
         allowed = may_read(scope, reader, self.directory.membership(reader.tenant, scope), now_us)
         self.refused_reads += not allowed
@@ -201,48 +199,10 @@ class Worker:
         return effects
 
     def _fetch_asked(self, event: m.FetchAsked, now_us: int) -> list[m.WorkerEffect]:
-        """The holder's check: every block is here, readable for this reader by our own directory, and pinnable."""
-        refuse = self._refuser(event)
-        if event.revision > self.directory.revision:
-            return refuse("holder is behind the asker's directory")
-        pinned: list[Block] = []
-        tickets = []
-        for block_hash in event.hashes:
-            block = self.ledger.find(block_hash, now_us)
-            ticket = None if block is None else self._open(block, event.reader, now_us)
-            if block is None or ticket is None or not self.ledger.pin(block):
-                for done in pinned:
-                    self.ledger.drop(done)
-                # The asker learns one word for "not here" and "not yours": a denied read looks like a miss.
-                return refuse("not available")
-            pinned.append(block)
-            tickets.append(ticket)
-        for block in pinned:
-            self.ledger.touch(block, now_us)
-        self._serving[event.asker, event.fetch_id] = tuple(pinned)
-        return [
-            m.SendBlocks(
-                fetch_id=event.fetch_id,
-                asker=event.asker,
-                slots=tuple(b.slot for b in pinned),
-                tickets=tuple(tickets),
-                origins=tuple(b.origin for b in pinned),
-            )
-        ]
-
-    def _refuser(self, event: m.FetchAsked) -> Callable[[str], list[m.WorkerEffect]]:
-        return lambda reason: [m.RefuseFetch(fetch_id=event.fetch_id, asker=event.asker, reason=reason)]
-
-    def _open(self, block: Block, reader: m.Reader, now_us: int) -> m.Ticket | None:
-        scope = self.directory.scopes[block.scope_id]
-        membership = self.directory.membership(reader.tenant, scope)
-        ticket = open_read(scope, reader, membership, block.generation, now_us, self.policy.lease_us)
-        self.refused_reads += ticket is None
-        return ticket
+        return [self.serving.ask(event, self.directory, now_us)]
 
     def _fetch_sent(self, event: m.FetchSent, now_us: int) -> list[m.WorkerEffect]:
-        for block in self._serving.pop((event.asker, event.fetch_id), ()):
-            self.ledger.drop(block)
+        self.serving.sent(event)
         return []
 
     def _fetch_landed(self, event: m.FetchLanded, now_us: int) -> list[m.WorkerEffect]:
@@ -300,7 +260,8 @@ class Worker:
             if not self._admit_one(now_us, effects):
                 break
         for running in self._running.values():
-            if running.ready_since_us is None and running.computing is None and running.stretch(self.policy.block_tokens):
+            idle = running.ready_since_us is None and running.computing is None
+            if idle and running.stretch(self.policy.block_tokens):
                 running.ready_since_us = now_us
         if self._busy is None:
             effects.extend(self._compute(now_us))
@@ -362,7 +323,7 @@ class Worker:
         return effects
 
     def _register(self, running: Running, start: int, end: int, now_us: int) -> list[m.WorkerEffect]:
-        """Full blocks [start, end) become findable, in runs of one scope; what another slot already holds stays unnamed."""
+        """Full blocks [start, end) become findable, in runs of one scope; what another slot holds stays unnamed."""
         chain = running.event.chain
         effects: list[m.WorkerEffect] = []
         run: list[bytes] = []
@@ -379,7 +340,7 @@ class Worker:
             effects.append(self._stored(chain, min(end, chain.block_count) - len(run), run))
         return effects
 
-    def _stored(self, chain: m.Chain, start: int, hashes: list[bytes]) -> m.WorkerEffect:
+    def _stored(self, chain: Chain, start: int, hashes: list[bytes]) -> m.WorkerEffect:
         return self._publish(
             m.BlocksStored(
                 tier=Tier.DEVICE,
@@ -416,9 +377,10 @@ class Worker:
     # ------------------------------------------------------------------ what is published
     def _publish(self, body: m.PoolEvent) -> m.WorkerEffect:
         self._seq += 1
-        return m.Publish(
-            message=m.PoolMessage(node=self.node, incarnation=self.incarnation, seq=self._seq, body=body)
-        )
+        return self._message(body)
+
+    def _message(self, body: m.PoolEvent) -> m.Publish:
+        return m.Publish(message=m.PoolMessage(node=self.node, incarnation=self.incarnation, seq=self._seq, body=body))
 
     def _unpublish(self, evicted: tuple[Evicted, ...]) -> list[m.WorkerEffect]:
         if not evicted:
@@ -427,9 +389,7 @@ class Worker:
 
     def _snapshot_asked(self, event: m.SnapshotAsked, now_us: int) -> list[m.WorkerEffect]:
         rows = tuple((int(Tier.DEVICE), b.block_hash or b"", b.parent, 1) for b in self.ledger.named())
-        body = m.Snapshot(as_of_seq=self._seq, rows=rows)
-        message = m.PoolMessage(node=self.node, incarnation=self.incarnation, seq=self._seq, body=body)
-        return [m.Publish(message=message)]
+        return [self._message(m.Snapshot(as_of_seq=self._seq, rows=rows))]
 
     def _directory_changed(self, event: m.DirectoryChanged, now_us: int) -> list[m.WorkerEffect]:
         """The new directory rules from now on; quotas that do not fit yet are retried when it is sent again."""
@@ -446,8 +406,5 @@ class Worker:
             if now_us >= fetch.deadline_us:
                 self._close_fetch(fetch_id, self._running[fetch.request_id], State.MISSING, now_us)
                 effects.append(m.CancelFetch(fetch_id=fetch_id))
-        heartbeat = m.PoolMessage(
-            node=self.node, incarnation=self.incarnation, seq=self._seq, body=m.Heartbeat(head_seq=self._seq)
-        )
-        effects.append(m.Publish(message=heartbeat))
+        effects.append(self._message(m.Heartbeat(head_seq=self._seq)))
         return effects

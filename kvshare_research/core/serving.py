@@ -1,0 +1,60 @@
+"""The holder's side of a fetch: it checks the right before a byte leaves, and pins what it sends."""
+
+from __future__ import annotations
+
+from . import messages as m
+from .directory import Directory
+from .ledger import Block, Ledger
+from .rights import Reader, Ticket, open_read
+
+# One word for "not here" and "not yours": to the asker a denied read looks exactly like a miss.
+NOT_AVAILABLE = "not available"
+
+
+class Serving:
+    """Fetches being served by this node, by (asker, fetch id)."""
+
+    def __init__(self, *, ledger: Ledger, lease_us: int) -> None:
+        self.refused_reads = 0
+        self._ledger = ledger
+        self._lease_us = lease_us
+        self._open: dict[tuple[int, int], tuple[Block, ...]] = {}
+
+    def ask(self, event: m.FetchAsked, directory: Directory, now_us: int) -> m.SendBlocks | m.RefuseFetch:
+        """All blocks asked for are pinned and may be sent, or none is."""
+        refuse = m.RefuseFetch(fetch_id=event.fetch_id, asker=event.asker, reason=NOT_AVAILABLE)
+        if event.revision > directory.revision or (event.asker, event.fetch_id) in self._open:
+            return refuse
+        pinned: list[Block] = []
+        tickets: list[Ticket] = []
+        for block_hash in event.hashes:
+            block = self._ledger.find(block_hash, now_us)
+            ticket = None if block is None else self._ticket(block, event.reader, directory, now_us)
+            if block is None or ticket is None or not self._ledger.pin(block):
+                for done in pinned:
+                    self._ledger.drop(done)
+                return refuse
+            pinned.append(block)
+            tickets.append(ticket)
+        for block in pinned:
+            self._ledger.touch(block, now_us)
+        self._open[event.asker, event.fetch_id] = tuple(pinned)
+        return m.SendBlocks(
+            fetch_id=event.fetch_id,
+            asker=event.asker,
+            slots=tuple(b.slot for b in pinned),
+            tickets=tuple(tickets),
+            origins=tuple(b.origin for b in pinned),
+        )
+
+    def sent(self, event: m.FetchSent) -> None:
+        """The last byte has left, or the send was given up: the pins of this fetch end."""
+        for block in self._open.pop((event.asker, event.fetch_id), ()):
+            self._ledger.drop(block)
+
+    def _ticket(self, block: Block, reader: Reader, directory: Directory, now_us: int) -> Ticket | None:
+        scope = directory.scopes[block.scope_id]
+        membership = directory.membership(reader.tenant, scope)
+        ticket = open_read(scope, reader, membership, block.generation, now_us, self._lease_us)
+        self.refused_reads += ticket is None
+        return ticket
