@@ -1,0 +1,346 @@
+"""One row per case (seeds pooled): everything the tables and plots show, each number with its sample count."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core.nouns import Action, MissReason, Outcome, Status
+
+from . import statistics
+from .pairing import Group, RequestKey, find_baseline, group_cases, pair
+from .records import BASELINE, CaseKey, CaseResult
+from .statistics import Estimate, PredictionError, Quantiles, Saturation
+
+COMPONENTS = ("route", "queue", "fetch", "prefill", "merge")  # of TTFT; the overlap is taken off fetch
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """Prompt tokens of the finished requests, split. computed + reused = prompt; same + cross = reused."""
+
+    prompt: int
+    computed: int
+    resident: int
+    routed: int
+    pulled: int
+    same_tenant: int
+    cross_tenant: int
+    missed: tuple[tuple[MissReason, int], ...]
+
+    @property
+    def reused(self) -> int:
+        return self.resident + self.routed + self.pulled
+
+    @property
+    def unexplained(self) -> int:
+        """Computed tokens that carry no reason; 0 when every miss was accounted for."""
+        return self.computed - sum(count for _, count in self.missed)
+
+    @property
+    def share(self) -> float:
+        return self.reused / self.prompt if self.prompt else math.nan
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savings:
+    """Against the paired baseline. Prefill latency is what getting the prefix took: fetch + prefill - overlap + merge.
+
+    `bound` is the share of that latency which reuse can save at most when idle: with r_i the reused share of
+    request i, 1 - median((1 - r_i) b_i) / median(b_i), since prefill cost grows at least linearly with length.
+    `excess` = saved - bound, resampled together: a low end above 0 contradicts the bound.
+    """
+
+    baseline_note: str
+    pairs: int
+    prefill_share: Estimate
+    prefill_us: Estimate
+    ttft_share: Estimate
+    ttft_us: Estimate
+    bound: float
+    excess: Estimate
+
+    @property
+    def breaks_bound(self) -> bool:
+        return self.excess.has_interval and self.excess.low > 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whether reuse changed the answer. `compared` counts requests with output tokens in both cases."""
+
+    compared: int
+    identical: int
+    logit_pairs: int
+    largest_logit_difference: float  # NaN if nothing could be compared
+    not_a_number: int  # requests whose logits are not finite, on either side
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Quoted against measured TTFT: on requests that calibration has seen, and on those it has not."""
+
+    fit: PredictionError
+    unseen: PredictionError
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """KV bytes stored per unique byte at the end of a run (1 = no duplicate), mean over seeds; NaN if not counted."""
+
+    per_node: tuple[float, ...]
+    fleet: float
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One case with its seeds pooled. Times in us, bytes in bytes; None: no baseline to compare with."""
+
+    key: CaseKey
+    seeds: tuple[int, ...]
+    partial: bool
+    partial_reasons: tuple[str, ...]
+    expected: int
+    done: int
+    rejected: int
+    failed: int
+    refusals: tuple[tuple[str, int], ...]  # (reason, requests), most frequent first
+    ttft: Quantiles
+    components_us: tuple[tuple[str, float], ...]  # mean, measured; with `other` they sum to the mean TTFT
+    quoted_us: tuple[tuple[str, float], ...]  # mean, predicted
+    reuse: Reuse
+    savings: Savings | None
+    identity: Identity | None
+    wire_bytes: int
+    planned_bytes: int
+    pulled_bytes: int
+    storage: Storage
+    actions: tuple[tuple[Action, int], ...]
+    prediction: Prediction
+    decide: Quantiles
+    decide_share: float  # of TTFT, summed over requests; NaN if there is none
+    saturation: Saturation | None  # None when idle
+    fairness: float  # Jain index of the tenants' mean TTFT
+    rate_per_s: float | None
+    ttft_samples_us: tuple[int, ...]
+
+
+def prefill_latency_us(outcome: Outcome) -> int:
+    """Time spent to have the prompt's KV: without queueing, without the way to the executor."""
+    return outcome.fetch_us + outcome.prefill_us - outcome.overlap_us + outcome.merge_us
+
+
+def reuse_of(outcomes: Iterable[Outcome]) -> Reuse:
+    """Token split of finished requests."""
+    rows = list(outcomes)
+    missed: Counter[MissReason] = Counter()
+    for outcome in rows:
+        for reason, tokens in outcome.missed:
+            missed[MissReason(reason)] += tokens
+    return Reuse(
+        prompt=sum(o.prompt_tokens for o in rows),
+        computed=sum(o.computed_tokens for o in rows),
+        resident=sum(o.resident_tokens for o in rows),
+        routed=sum(o.routed_tokens for o in rows),
+        pulled=sum(o.pulled_tokens for o in rows),
+        same_tenant=sum(o.same_tenant_tokens for o in rows),
+        cross_tenant=sum(o.cross_tenant_tokens for o in rows),
+        missed=tuple(sorted(missed.items())),
+    )
+
+
+def savings_of(ours: Group, baseline: Group, note: str) -> Savings:
+    """Paired comparison of two groups."""
+    pairs = pair(ours, baseline)
+    seeds = np.array([key.seed for key, _, _ in pairs], dtype=np.int64)
+    mine = np.array([prefill_latency_us(o) for _, o, _ in pairs], dtype=np.float64)
+    theirs = np.array([prefill_latency_us(b) for _, _, b in pairs], dtype=np.float64)
+    ttft = np.array([o.ttft_us for _, o, _ in pairs], dtype=np.float64)
+    ttft_base = np.array([b.ttft_us for _, _, b in pairs], dtype=np.float64)
+    computed = np.array([o.computed_tokens / o.prompt_tokens if o.prompt_tokens else 1.0 for _, o, _ in pairs])
+    # What recomputing only the missing share would take at the baseline's speed: no plan can be below it when idle.
+    floor = computed * theirs
+
+    def over(a: NDArray[np.float64], least: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray((np.median(least, axis=-1) - np.median(a, axis=-1)) / np.median(b, axis=-1))
+
+    return Savings(
+        baseline_note=note,
+        pairs=len(pairs),
+        prefill_share=statistics.saved_share(mine, theirs, seeds),
+        prefill_us=statistics.paired_difference(mine, theirs, seeds),
+        ttft_share=statistics.saved_share(ttft, ttft_base, seeds),
+        ttft_us=statistics.paired_difference(ttft, ttft_base, seeds),
+        bound=statistics.saved_share(floor, theirs, seeds).value,
+        excess=statistics.bootstrap(over, mine, floor, theirs, groups=seeds),
+    )
+
+
+def identity_of(ours: Group, baseline: Group) -> Identity:
+    """Compare output tokens and first-token logits request by request."""
+    compared = identical = logit_pairs = not_a_number = 0
+    largest = math.nan
+    for _, mine, other in pair(ours, baseline):
+        if mine.output_tokens or other.output_tokens:
+            compared += 1
+            identical += mine.output_tokens == other.output_tokens
+        if not mine.logit_fingerprint or len(mine.logit_fingerprint) != len(other.logit_fingerprint):
+            continue
+        gap = np.abs(np.subtract(mine.logit_fingerprint, other.logit_fingerprint)).max()
+        if not np.isfinite(gap):
+            not_a_number += 1
+            continue
+        logit_pairs += 1
+        largest = float(gap) if math.isnan(largest) else max(largest, float(gap))
+    return Identity(
+        compared=compared,
+        identical=identical,
+        logit_pairs=logit_pairs,
+        largest_logit_difference=largest,
+        not_a_number=not_a_number,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def measured_components(outcomes: Sequence[Outcome]) -> tuple[tuple[str, float], ...]:
+    """Mean of each component; fetch without the part hidden behind prefill, `other` is the rest of TTFT."""
+    if not outcomes:
+        return ()
+    parts = {name: _mean([getattr(o, f"{name}_us") for o in outcomes]) for name in COMPONENTS}
+    parts["fetch"] -= _mean([o.overlap_us for o in outcomes])
+    parts["other"] = _mean([o.ttft_us for o in outcomes]) - sum(parts.values())
+    return tuple(parts.items())
+
+
+def quoted_components(outcomes: Sequence[Outcome]) -> tuple[tuple[str, float], ...]:
+    """Mean of each predicted component, in the same split; requests without a quote are left out."""
+    quoted = [dict(o.quoted_us) for o in outcomes if o.quoted_us]
+    if not quoted:
+        return ()
+    parts = {name: _mean([q.get(f"{name}_us", q.get(name, 0)) for q in quoted]) for name in COMPONENTS}
+    parts["fetch"] -= _mean([q.get("overlap_us", q.get("overlap", 0)) for q in quoted])
+    total = _mean([o.quoted_ttft_us for o in outcomes if o.quoted_us])
+    parts["other"] = total - sum(parts.values())
+    return tuple(parts.items())
+
+
+def storage_of(cases: Sequence[CaseResult]) -> Storage:
+    """Stored blocks per distinct content, by node and for the fleet."""
+
+    def ratio(stored: int, unique: int) -> float:
+        return stored / unique if unique else math.nan
+
+    counted = [c.counters for c in cases if c.counters.node_unique_blocks]
+    width = max((len(c.node_unique_blocks) for c in counted), default=0)
+    per_node = []
+    for node in range(width):
+        ratios = [
+            ratio(c.node_stored_blocks[node], c.node_unique_blocks[node])
+            for c in counted
+            if node < min(len(c.node_unique_blocks), len(c.node_stored_blocks))
+        ]
+        per_node.append(_mean([r for r in ratios if not math.isnan(r)]))
+    fleet = [ratio(sum(c.node_stored_blocks), c.fleet_unique_blocks) for c in counted]
+    return Storage(per_node=tuple(per_node), fleet=_mean([r for r in fleet if not math.isnan(r)]))
+
+
+def prediction_of(group: Group) -> Prediction:
+    """Errors split by whether calibration has seen the request."""
+    seen: list[tuple[int, int]] = []
+    unseen: list[tuple[int, int]] = []
+    for case in group.cases:
+        fit = frozenset(case.fit_request_ids)
+        for o in case.done():
+            (seen if o.request_id in fit else unseen).append((o.quoted_ttft_us, o.ttft_us))
+    fit_error, unseen_error = (
+        statistics.percentage_error([q for q, _ in rows], [m for _, m in rows]) for rows in (seen, unseen)
+    )
+    return Prediction(fit=fit_error, unseen=unseen_error)
+
+
+def saturation_of(cases: Sequence[CaseResult]) -> Saturation | None:
+    """The most saturated of the seeds; None when the case is idle or nothing finished."""
+    found = []
+    for case in cases:
+        rows = case.done()
+        if case.utilisation is None or not rows:
+            continue
+        service = float(np.median([o.ttft_us - o.queue_us + o.decode_us for o in rows]))
+        ends = [o.arrival_us + max(o.end_to_end_us, o.ttft_us) for o in rows]
+        found.append(statistics.saturation([o.arrival_us for o in rows], [o.queue_us for o in rows], ends, service))
+    return max(found, key=lambda s: (s.saturated, np.nan_to_num(s.growth_us, nan=-math.inf)), default=None)
+
+
+def _fairness(done: Sequence[tuple[RequestKey, Outcome]]) -> float:
+    by_tenant: dict[int, list[float]] = {}
+    for _, o in done:
+        by_tenant.setdefault(o.tenant_id, []).append(o.ttft_us)
+    return statistics.jain_index([_mean(times) for times in by_tenant.values()])
+
+
+def _decisions(group: Group) -> list[int]:
+    counted = [t for c in group.cases for t in c.counters.decide_us]
+    return counted or [o.decide_us for _, o in group.done() if o.decide_us > 0]
+
+
+def row_of(group: Group, groups: Sequence[Group]) -> Row:
+    """The row of one group; `groups` are all groups of the report, among which the baseline is found."""
+    done = group.done()
+    outcomes = [o for _, o in done]
+    all_outcomes = [o for c in group.cases for o in c.measured()]
+    # A complete case is never compared with a partial one.
+    baseline = find_baseline(group.key, [g for g in groups if group.incomplete or not g.incomplete])
+    own = group.key.selector == BASELINE
+    decisions = _decisions(group)
+    total_ttft = sum(o.ttft_us for o in outcomes)
+    refusals = Counter(o.reason or "no reason given" for o in all_outcomes if o.status != Status.DONE)
+    return Row(
+        key=group.key,
+        seeds=tuple(c.seed for c in group.cases),
+        partial=group.incomplete,
+        partial_reasons=tuple(sorted({c.partial_reason for c in group.cases if c.partial_reason})),
+        expected=sum(c.expected_requests if c.expected_requests is not None else len(c.outcomes) for c in group.cases),
+        done=len(outcomes),
+        rejected=sum(o.status == Status.REJECTED for o in all_outcomes),
+        failed=sum(o.status == Status.FAILED for o in all_outcomes),
+        refusals=tuple(refusals.most_common()),
+        ttft=statistics.quantiles([o.ttft_us for o in outcomes], [key.seed for key, _ in done]),
+        components_us=measured_components(outcomes),
+        quoted_us=quoted_components(outcomes),
+        reuse=reuse_of(outcomes),
+        savings=savings_of(group, *baseline) if baseline and not own else None,
+        identity=identity_of(group, baseline[0]) if baseline and not own else None,
+        wire_bytes=sum(c.counters.wire_bytes for c in group.cases),
+        planned_bytes=sum(c.counters.planned_bytes for c in group.cases),
+        pulled_bytes=sum(o.pulled_bytes for o in outcomes),
+        storage=storage_of(group.cases),
+        actions=tuple(sorted(Counter(o.action for o in outcomes).items())),
+        prediction=prediction_of(group),
+        decide=statistics.quantiles(decisions),
+        decide_share=sum(o.decide_us for o in outcomes) / total_ttft if total_ttft else math.nan,
+        saturation=saturation_of(group.cases),
+        fairness=_fairness(done),
+        rate_per_s=next((c.rate_per_s for c in group.cases if c.rate_per_s is not None), None),
+        ttft_samples_us=tuple(o.ttft_us for o in outcomes),
+    )
+
+
+def summarise(cases: Iterable[CaseResult]) -> tuple[Row, ...]:
+    """One row per case, in order of first appearance. Deterministic: equal cases give equal rows."""
+    groups = group_cases(cases)
+    return tuple(row_of(group, groups) for group in groups)
