@@ -248,7 +248,8 @@ class Router:
         if isinstance(body, m.BlocksStored):
             for block_hash in body.hashes:
                 self._forgotten.pop(block_hash, None)
-        return self.replica.receive(event.message, now_us)
+        asks = self.replica.receive(event.message, now_us)
+        return tuple(m.AskSnapshot(node=node) for node in asks)
 
     def _load_reported(self, event: m.LoadReported, now_us: int) -> tuple[m.RouterEffect, ...]:
         node = self._nodes[event.node]
