@@ -248,8 +248,7 @@ class Router:
         if isinstance(body, m.BlocksStored):
             for block_hash in body.hashes:
                 self._forgotten.pop(block_hash, None)
-        asks = self.replica.receive(event.message, now_us)
-        return tuple(m.AskSnapshot(node=node) for node in asks)
+        return self.replica.receive(event.message, now_us)
 
     def _load_reported(self, event: m.LoadReported, now_us: int) -> tuple[m.RouterEffect, ...]:
         node = self._nodes[event.node]

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from . import messages as m
 from .directory import Directory
+from .journal import Journal, Rows
 from .ledger import Block, Evicted, Ledger
 from .nouns import Action, Chain, Tier
 from .ports import QueuedRequest
@@ -28,7 +29,7 @@ class Worker:
         self, *, node: int, incarnation: int, policy: WorkerPolicy, ledger: Ledger, directory: Directory
     ) -> None:
         self.node = node
-        self.incarnation = incarnation
+        self.journal = Journal(node, incarnation)
         self.policy = policy
         self.ledger = ledger
         self.directory = directory
@@ -39,7 +40,6 @@ class Worker:
         self._fetching: dict[int, Fetching] = {}
         self._served_tokens: dict[int, int] = {}
         self._busy: int | None = None
-        self._seq = 0
         self._next_fetch = 0
         self._handlers: dict[type, Callable[..., list[m.WorkerEffect]]] = {
             m.Dispatched: self._dispatched,
@@ -376,11 +376,7 @@ class Worker:
 
     # ------------------------------------------------------------------ what is published
     def _publish(self, body: m.PoolEvent) -> m.WorkerEffect:
-        self._seq += 1
-        return self._message(body)
-
-    def _message(self, body: m.PoolEvent) -> m.Publish:
-        return m.Publish(message=m.PoolMessage(node=self.node, incarnation=self.incarnation, seq=self._seq, body=body))
+        return m.Publish(message=self.journal.write(body))
 
     def _unpublish(self, evicted: tuple[Evicted, ...]) -> list[m.WorkerEffect]:
         if not evicted:
@@ -388,8 +384,11 @@ class Worker:
         return [self._publish(m.BlocksRemoved(tier=Tier.DEVICE, hashes=tuple(e.block_hash for e in evicted)))]
 
     def _snapshot_asked(self, event: m.SnapshotAsked, now_us: int) -> list[m.WorkerEffect]:
-        rows = tuple((int(Tier.DEVICE), b.block_hash or b"", b.parent, 1) for b in self.ledger.named())
-        return [self._message(m.Snapshot(as_of_seq=self._seq, rows=rows))]
+        answer = self.journal.answer(event.incarnation, event.after_seq, self._rows)
+        return [m.Publish(message=message) for message in answer]
+
+    def _rows(self) -> Rows:
+        return tuple((int(Tier.DEVICE), b.block_hash or b"", b.parent, 1) for b in self.ledger.named())
 
     def _directory_changed(self, event: m.DirectoryChanged, now_us: int) -> list[m.WorkerEffect]:
         """The new directory rules from now on; quotas that do not fit yet are retried when it is sent again."""
@@ -406,5 +405,5 @@ class Worker:
             if now_us >= fetch.deadline_us:
                 self._close_fetch(fetch_id, self._running[fetch.request_id], State.MISSING, now_us)
                 effects.append(m.CancelFetch(fetch_id=fetch_id))
-        effects.append(self._message(m.Heartbeat(head_seq=self._seq)))
+        effects.append(m.Publish(message=self.journal.heartbeat()))
         return effects
