@@ -93,7 +93,8 @@ class Simulator:
         elif isinstance(effect, m.Record):
             self.outcomes.append(effect.outcome)
         elif isinstance(effect, m.AskSnapshot):
-            self._at(now_us, lambda now: self._work(effect.node, m.SnapshotAsked(), now))
+            asked = m.SnapshotAsked(incarnation=effect.incarnation, after_seq=effect.after_seq)
+            self._at(now_us + self.event_delay_us, lambda now: self._work(effect.node, asked, now))
         elif isinstance(effect, m.SendDirectory):
             changed = m.DirectoryChanged(directory=effect.directory)
             self._at(now_us + self.event_delay_us, lambda now: self._work(effect.node, changed, now))
@@ -108,9 +109,7 @@ class Simulator:
             self._at(now_us + took, lambda now: self._work(node, done, now))
         elif isinstance(effect, m.Decode):
             took = self.engine.decode_us_per_token * effect.token_count
-            decoded = m.DecodeDone(
-                request_id=effect.request_id, tokens=(0,) * effect.token_count, elapsed_us=took
-            )
+            decoded = m.DecodeDone(request_id=effect.request_id, tokens=(0,) * effect.token_count, elapsed_us=took)
             self._at(now_us + took, lambda now: self._work(node, decoded, now))
         elif isinstance(effect, m.Fetch):
             self._ask(node, effect, now_us)
