@@ -109,7 +109,7 @@ class Router:
                 chain=chain,
                 verdict=verdict,
                 loads=self._loads(now_us, excluded),
-                links=self.links.rows(now_us),
+                links=self.links.matrix(now_us),
                 actions=self.policy.actions,
                 block_bytes=self.policy.block_bytes,
                 draw=request.request_id,
@@ -134,7 +134,8 @@ class Router:
         node = self._nodes[plan.executor]
         node.busy_until_us = max(node.busy_until_us, now_us) + service_us
         for piece in plan.pieces:
-            self.links.started(piece.source, plan.executor, piece.block_count * self.policy.block_bytes)
+            size = piece.block_count * self.policy.block_bytes
+            self.links = self.links.sending(piece.source, plan.executor, size)
         self._pending[request.request_id] = _Pending(
             arrived=event, decision=decision, received_us=received_us, service_us=service_us, returned=returned
         )
@@ -217,7 +218,8 @@ class Router:
         """The request no longer loads its executor or its links."""
         plan: Plan = pending.decision.plan
         for piece in plan.pieces:
-            self.links.ended(piece.source, plan.executor, piece.block_count * self.policy.block_bytes)
+            size = piece.block_count * self.policy.block_bytes
+            self.links = self.links.sending(piece.source, plan.executor, -size)
         left = sum(p.service_us for p in self._pending.values() if p.decision.plan.executor == plan.executor)
         self._nodes[plan.executor].busy_until_us = now_us + left
 
@@ -259,7 +261,7 @@ class Router:
         return ()
 
     def _link_measured(self, event: m.LinkMeasured, now_us: int) -> tuple[m.RouterEffect, ...]:
-        self.links.measured(event.source, event.reader, event.bytes_moved, event.elapsed_us, now_us)
+        self.links = self.links.measured(event.source, event.reader, event.bytes_moved, event.elapsed_us, now_us)
         return ()
 
     def _node_lost(self, event: m.NodeLost, now_us: int) -> tuple[m.RouterEffect, ...]:
