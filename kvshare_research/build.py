@@ -238,6 +238,7 @@ def _refuse(value: object, kind: Any, path: str) -> NoReturn:
 
 
 def _kind_name(kind: Any) -> str:
+    kind = getattr(kind, "__supertype__", kind)
     if kind in _NAMES:
         return _NAMES[kind]
     origin = get_origin(kind)
