@@ -1,1 +1,1 @@
-"""What a run is made of: which configurations are served, compared and reported."""
+"""What a run compares: cases expanded from a study, played one after another on one set of ranks."""
