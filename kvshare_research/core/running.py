@@ -78,7 +78,7 @@ class Running:
         request = self.event.request
         base = Outcome(
             request_id=request.request_id, tenant_id=request.tenant_id, application=request.application,
-            status=Status.FAILED if failure else Status.DONE, reason=failure or "", action=self.event.plan.action,
+            status=Status.FAILED, reason=failure or "", action=self.event.plan.action,
             executor=node, ingress=request.ingress, prompt_tokens=request.token_count,
         )  # fmt: skip
         if failure:
@@ -91,6 +91,7 @@ class Running:
         at_home = node == request.ingress
         return replace(
             base,
+            status=Status.DONE,
             ttft_us=ttft_us,
             queue_us=self.queue_us,
             fetch_us=self.fetch_us,
