@@ -25,6 +25,7 @@ from .base import (
     check_stretch,
     chunk_ends,
 )
+from .linear import use_onednn
 from .paged import ATTENTION_NAME, Workspace, paged_cache
 from .pool import KvPool
 
@@ -54,6 +55,8 @@ class TorchEngine(Engine):
             )
         if device == "cpu" and network.config._attn_implementation == "sdpa" and network._supports_attention_backend:
             network.set_attn_implementation(ATTENTION_NAME)
+        if device == "cpu":
+            use_onednn(network)
         self._network = network
         self._device = device
         self._chunk_tokens = chunk_tokens
