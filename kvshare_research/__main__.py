@@ -10,6 +10,7 @@ from .cli import app
 
 @app("config", module=__package__)
 def command(cfg: Any, comm: Any) -> int:
+    """Serves the workload as configured, measures, and writes results; returns the exit code."""
     from .study.main import run
 
     return int(run(cfg, comm))

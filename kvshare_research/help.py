@@ -58,9 +58,9 @@ def explain(error: BaseException, folders: list[Path], config_name: str, overrid
         return f"cannot read the argument `{unreadable}`: {_first_line(message)}"
     mistyped = re.search(r"Could not (?:override|delete)(?: from config\.)? '([^'=]+)'", message)
     if mistyped:
-        key = mistyped.group(1)
         from .config import nearest_key
 
+        key = mistyped.group(1)
         return f"there is no key `{key}`{nearest_key(key, _known_keys(folders, config_name, key, overrides))}"
     several = re.match(r"Ambiguous value for argument '([^']+)'", message)
     if several:

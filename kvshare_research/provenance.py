@@ -42,7 +42,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Everything that must be equal for two results to be the same experiment, and what helps to explain a difference."""
+    """What must be equal for two results to be the same experiment, and what helps to explain a difference."""
 
     config_hash: str
     commit: str  # empty where the code is not in a repository
