@@ -18,11 +18,9 @@ Tokens = NDArray[np.uint32]
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. `encode` adds no start token, so that segments can be put one after another."""
+    """All that a workload needs of a tokenizer. No special token is added, so segments can be put together."""
 
     def encode(self, text: str) -> Tokens: ...
-
-    def decode(self, tokens: Tokens) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
