@@ -62,7 +62,6 @@ class Quantiles:
 
 
 def floats(values: ArrayLike) -> Floats:
-    """`values` as an array of doubles; changes nothing."""
     return np.asarray(values, dtype=np.float64)
 
 

@@ -75,7 +75,7 @@ class Cell:
 
     claim: Claim
     overlap: float  # as run; at least the claim's
-    quantity: str  # "prefill latency, idle", "TTFT, utilisation 0.70", "throughput at the objective"
+    quantity: str  # "prefill, idle", "TTFT, ρ 0.70" (utilisation), "throughput at SLO"
     claimed: tuple[float, float]
     ours: Estimate | None
     verdict: Verdict
@@ -86,7 +86,7 @@ class Cell:
     def side(self) -> str:
         if self.verdict is not Verdict.FAILS or self.ours is None:
             return ""
-        return "below the range" if self.ours.high < self.claimed[0] else "above the range"
+        return "below" if self.ours.high < self.claimed[0] else "above"
 
 
 @final
@@ -177,7 +177,7 @@ def _throughput_cells(cases: Sequence[CaseResult], selector: str, objective_us: 
             Cell(
                 claim=claim,
                 overlap=row.key.overlap,
-                quantity="throughput at the objective",
+                quantity="throughput at SLO",
                 claimed=claim.throughput,
                 ours=ratio if ratio.known else None,
                 verdict=judge(claim.throughput, ratio),
@@ -209,7 +209,7 @@ def _latency_cell(row: Row, claim: Claim, overlap: float) -> Cell:
     return Cell(
         claim=claim,
         overlap=overlap,
-        quantity="prefill latency, idle" if idle else f"TTFT, utilisation {row.key.utilisation:.2f}",
+        quantity="prefill, idle" if idle else f"TTFT, ρ {row.key.utilisation:.2f}",
         claimed=claim.latency,
         ours=ours,
         verdict=judge(claim.latency, ours),
@@ -232,9 +232,9 @@ def overlap_table(
     cells += _throughput_cells(complete, selector, objective_us)
     for claim in CLAIMS:
         for quantity, claimed in (
-            ("prefill latency, idle", claim.latency),
+            ("prefill, idle", claim.latency),
             ("TTFT", claim.latency),
-            ("throughput at the objective", claim.throughput),
+            ("throughput at SLO", claim.throughput),
         ):
             if not any(c.claim is claim and c.quantity.startswith(quantity) for c in cells):
                 cells.append(
@@ -248,7 +248,7 @@ def overlap_table(
                         setting="",
                     )
                 )
-    return tuple(sorted(cells, key=lambda c: (c.claim.overlap, c.overlap, c.setting, c.quantity)))
+    return tuple(sorted(cells, key=lambda c: (not c.setting, c.setting, c.overlap, c.quantity)))
 
 
 def bound_violations(rows: Iterable[Row]) -> tuple[Row, ...]:

@@ -37,9 +37,9 @@ def test_too_few_samples_decide_nothing() -> None:
 
 def test_thirty_percent_overlap_idle_cannot_hold() -> None:
     cases = [make_case(s, overlap=0.3, noise=0.0) for s in ("recompute_always", "cheapest")]
-    cell = next(c for c in overlap_table(cases) if c.quantity == "prefill latency, idle" and c.overlap == 0.3)
+    cell = next(c for c in overlap_table(cases) if c.quantity == "prefill, idle" and c.overlap == 0.3)
     assert cell.verdict is Verdict.FAILS
-    assert cell.side == "below the range"
+    assert cell.side == "below"
     assert not bound_violations(summarise(cases))
 
 
@@ -64,7 +64,7 @@ def test_throughput_needs_rates_and_uses_the_idle_baseline() -> None:
     assert len({r.objective_us for r in rows}) == 1
     assert rows[0].throughput.quantile == 0.5  # 60 samples: no p95
     cells = overlap_table(cases, selector="route_to_longest_prefix")
-    cell = next(c for c in cells if c.quantity == "throughput at the objective" and c.overlap == 0.5)
+    cell = next(c for c in cells if c.quantity == "throughput at SLO" and c.overlap == 0.5)
     assert cell.ours is not None
     assert 1.2 < cell.ours.value < 2.5
     assert not slo_rows(cases[:2])

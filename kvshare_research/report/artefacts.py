@@ -1,0 +1,134 @@
+"""The files of a run: results.json, results.parquet, tables.txt, report.html and plots/, whole or not at all.
+
+A complete run writes into its folder; a partial one into `partial/` below it, so the two never mix. Every file is
+written under another name and renamed; results.json comes last, so a folder that has it has everything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from kvshare_research.core.errors import ConfigError
+from kvshare_research.metrics.records import CaseResult, encode_results, outcome_frame
+from kvshare_research.metrics.summary import Row, summarise
+from kvshare_research.metrics.verdict import OURS, overlap_table, slo_rows
+
+from .content import Table, case_tables, notices
+from .html import Picture, render_html
+from .hypothesis import slo_table, verdict_tables
+from .tables import as_text
+
+RESULTS = "results.json"
+PARTIAL = "partial"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything to be said about some results."""
+
+    rows: tuple[Row, ...]
+    tables: tuple[Table, ...]
+    notices: tuple[str, ...]
+    partial: bool
+
+
+def build(
+    results: Sequence[CaseResult], *, partial: bool = False, objective_us: float | None = None, selector: str = OURS
+) -> Report:
+    """Rows, tables and notices of these results; pure, so it may be shown before anything is written.
+
+    `objective_us` is the TTFT objective of the throughput table (default: stated in the table); `selector` is the one
+    that is held against the note.
+    """
+    rows = summarise(results)
+    tables = case_tables(rows) + slo_table(slo_rows(results, objective_us))
+    if results:
+        tables += verdict_tables(overlap_table(results, selector=selector, objective_us=objective_us))
+    return Report(
+        rows=rows,
+        tables=tuple(tables),
+        notices=tuple(notices(rows)),
+        partial=partial or any(case.incomplete for case in results),
+    )
+
+
+def write(
+    results: Sequence[CaseResult],
+    provenance: dict[str, Any],
+    folder: Path,
+    command: str,
+    partial: bool = False,
+    *,
+    objective_us: float | None = None,
+    selector: str = OURS,
+) -> Path:
+    """Write all files and return the folder they are in: `folder`, or `folder/partial` if the run is partial.
+
+    A complete run removes what a partial one left; a partial one touches nothing complete. ConfigError if the folder
+    cannot be written or a library for reports is missing.
+    """
+    report = build(results, partial=partial, objective_us=objective_us, selector=selector)
+    target = folder / PARTIAL if report.partial else folder
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target, prefix=".writing-") as scratch:
+            made = Path(scratch)
+            _fill(made, results, report, provenance, command)
+            _publish(made, target)
+        if not report.partial:
+            shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"report: {error.name} is missing; install `kvshare_research[report]`") from error
+    except OSError as error:
+        raise ConfigError(f"report: cannot write {error.filename or target}: {error.strerror}") from error
+    return target
+
+
+def _fill(made: Path, results: Sequence[CaseResult], report: Report, provenance: dict[str, Any], command: str) -> None:
+    from .plots import draw_all, render
+
+    plots = made / "plots"
+    plots.mkdir()
+    pictures = []
+    for stem, caption, figure in draw_all(report.rows):
+        png = render(figure, "png")
+        (plots / f"{stem}.png").write_bytes(png)
+        (plots / f"{stem}.pdf").write_bytes(render(figure, "pdf"))
+        pictures.append(Picture(stem, caption, png))
+    head = [f"Run again with: {command}"] if command else []
+    if report.partial:
+        head.insert(0, "PARTIAL: the run did not finish. Do not compare these numbers.")
+    (made / "tables.txt").write_text(as_text(report.tables, report.notices, head), encoding="utf-8")
+    page = render_html(
+        report.tables,
+        pictures,
+        provenance=provenance,
+        notices=report.notices,
+        command=command,
+        partial=report.partial,
+    )
+    (made / "report.html").write_text(page, encoding="utf-8")
+    outcome_frame(results).write_parquet(made / "results.parquet")
+    (made / RESULTS).write_bytes(
+        encode_results(results, provenance=provenance, command=command, partial=report.partial)
+    )
+
+
+def _publish(made: Path, target: Path) -> None:
+    """Rename everything into place, results.json last; plots of an earlier run that are not made again are removed."""
+    (target / RESULTS).unlink(missing_ok=True)
+    (target / "plots").mkdir(exist_ok=True)
+    fresh = {p.name for p in (made / "plots").iterdir()}
+    for old in (target / "plots").iterdir():
+        if old.suffix in {".png", ".pdf"} and old.name not in fresh:
+            old.unlink()
+    files = sorted((p for p in made.rglob("*") if p.is_file()), key=lambda p: (p.name == RESULTS, p))
+    for path in files:
+        os.replace(path, target / path.relative_to(made))

@@ -1,0 +1,254 @@
+"""What the report says, as plain values: tables of text and notices. Rendering is elsewhere (rich, HTML)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from kvshare_research.core.nouns import Action, MissReason
+from kvshare_research.metrics.records import BASELINE
+from kvshare_research.metrics.statistics import P95_SAMPLES, P99_SAMPLES
+from kvshare_research.metrics.summary import Row
+
+from .text import NOTHING, count, key_fields, milliseconds, number, percent, percent_estimate, setting, varying
+
+MEGABYTE = 1e6
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of text. The first `names` columns say which case a row is; the others are numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    names: int
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+Cells = Callable[[Row], tuple[str, ...]]
+
+
+def _order(row: Row) -> tuple[object, ...]:
+    key = row.key
+    overlap = -1.0 if key.overlap is None else key.overlap
+    load = -1.0 if key.utilisation is None else key.utilisation
+    return key.workload, key.extra, key.link, key.tenancy, overlap, load, key.selector != BASELINE
+
+
+def _table(title: str, rows: Sequence[Row], columns: tuple[str, ...], cells: Cells, *notes: str) -> Table:
+    """One line per row, sorted by setting. Columns in which no row has a value are left out."""
+    rows = sorted(rows, key=_order)
+    found = [cells(r) for r in rows]
+    kept = [i for i in range(len(columns)) if i == 0 or any(line[i] != NOTHING for line in found)]
+    fields = [key_fields(r.key) for r in rows]
+    names = varying([r.key for r in rows])
+    constant = ", ".join(f"{k} {v}" for k, v in fields[0].items() if k not in names) if fields else ""
+    return Table(
+        title=title,
+        columns=(*names, *(columns[i] for i in kept)),
+        names=len(names),
+        rows=tuple(
+            (*(f.get(n, NOTHING) for n in names), *(line[i] for i in kept))
+            for f, line in zip(fields, found, strict=True)
+        ),
+        notes=((f"In all rows: {constant}.",) if constant else ()) + notes,
+    )
+
+
+def _latency(row: Row) -> tuple[str, ...]:
+    growing = (
+        "growing" if row.saturation and row.saturation.saturated else NOTHING if row.saturation is None else "stable"
+    )
+    p95, p99 = (number(None if q is None else q / 1000) for q in (row.ttft.p95, row.ttft.p99))
+    return count(row.ttft.samples), milliseconds(row.ttft.p50), p95, p99, growing, number(row.fairness)
+
+
+def _saved(row: Row) -> tuple[str, ...]:
+    saved = row.savings
+    if saved is None:
+        return (NOTHING,) * 6
+    return (
+        count(saved.pairs),
+        percent_estimate(saved.ttft_share),
+        milliseconds(saved.ttft_us),
+        percent_estimate(saved.prefill_share),
+        percent(saved.bound) if row.key.utilisation is None else NOTHING,
+        milliseconds(saved.prefill_us),
+    )
+
+
+def _tokens(row: Row) -> tuple[str, ...]:
+    r = row.reuse
+    parts = (r.prompt, r.computed, r.resident, r.routed, r.pulled, r.same_tenant, r.cross_tenant)
+    return tuple(count(p) for p in parts)
+
+
+def _bytes(row: Row) -> tuple[str, ...]:
+    nodes = " / ".join(number(x) for x in row.storage.per_node) or NOTHING
+    moved, planned = number(row.wire_bytes / MEGABYTE), number(row.planned_bytes / MEGABYTE)
+    return moved, planned, nodes, number(row.storage.fleet)
+
+
+def _identity(row: Row) -> tuple[str, ...]:
+    same = row.identity
+    if same is None or not same.compared:
+        return NOTHING, NOTHING, NOTHING
+    return f"{same.identical} of {same.compared}", number(same.largest_logit_difference), count(same.not_a_number)
+
+
+def _prediction(row: Row) -> tuple[str, ...]:
+    fit, unseen, decide = row.prediction.fit, row.prediction.unseen, row.decide
+    tail = number(decide.p99 / 1000) if decide.p99 is not None else f"max {number(decide.maximum / 1000)}"
+    return (
+        f"{percent(fit.median)} ({fit.samples})" if fit.samples else NOTHING,
+        f"{percent(unseen.median)} ({unseen.samples})" if unseen.samples else NOTHING,
+        number(decide.p50.value / 1000),
+        tail if decide.samples else NOTHING,
+        percent(row.decide_share),
+    )
+
+
+def _words(name: str) -> str:
+    return name.lower().replace("_", " ")
+
+
+def _ways(rows: Sequence[Row], title: str) -> Table:
+    used = [a for a in Action if any(dict(r.actions).get(a) for r in rows)]
+    never = ", ".join(_words(a.name) for a in Action if a not in used)
+
+    def cells(row: Row) -> tuple[str, ...]:
+        chosen = dict(row.actions)
+        return (*(count(chosen.get(a, 0)) for a in used), count(row.rejected), count(row.failed))
+
+    note = "Requests by what was done for their prefix." + (f" Never chosen: {never}." if never else "")
+    return _table(title, rows, (*(_words(a.name) for a in used), "rejected", "failed"), cells, note)
+
+
+def _reasons(rows: Sequence[Row], title: str) -> Table:
+    seen = [r for r in MissReason if any(dict(row.reuse.missed).get(r) for row in rows)]
+
+    def cells(row: Row) -> tuple[str, ...]:
+        missed = dict(row.reuse.missed)
+        return (*(count(missed.get(r, 0)) for r in seen), count(row.reuse.unexplained))
+
+    return _table(
+        title,
+        rows,
+        (*(_words(r.name) for r in seen), "no reason"),
+        cells,
+        "Prompt tokens that were computed, by the reason why they were not reused.",
+    )
+
+
+def case_tables(rows: Sequence[Row]) -> list[Table]:
+    """The tables of the cases: one set per label and completeness, which are never mixed in one table."""
+    tables: list[Table] = []
+    kinds = dict.fromkeys((r.key.label, r.partial) for r in rows)
+    for label, partial in kinds:
+        mine = [r for r in rows if (r.key.label, r.partial) == (label, partial)]
+        kind = f"{label}, PARTIAL: requests are missing" if partial else label
+        tables += _tables_of(mine, kind)
+    return tables
+
+
+def _tables_of(rows: Sequence[Row], kind: str) -> list[Table]:
+    seeds = sorted({s for r in rows for s in r.seeds})
+    samples = f"Seeds: {', '.join(map(str, seeds))}. n: requests with a first token, warm-up left out."
+    compared = [r for r in rows if r.savings is not None]
+    tables = [
+        _table(
+            f"Time to first token ({kind})",
+            rows,
+            ("n", "TTFT p50 [95 %], ms", "p95, ms", "p99, ms", "queue", "fairness"),
+            _latency,
+            samples,
+            f"p95 needs {P95_SAMPLES} samples, p99 {P99_SAMPLES}. Queue growing: numbers depend on the run's length. "
+            "Fairness: Jain index of the tenants' mean TTFT, 1 = all wait alike.",
+        ),
+        _table(
+            f"Saved against recompute_always ({kind})",
+            compared,
+            ("pairs", "TTFT saved", "TTFT saved, ms", "prefill saved", "at most", "prefill saved, ms"),
+            _saved,
+            "A pair is the same request in both runs. Shares compare medians; ms is the median of the differences. "
+            "Prefill: fetch + compute + merge, without queueing.",
+            "At most: an idle run cannot save a larger share than it reuses. A loaded one can: its queue is shorter.",
+        ),
+        _table(
+            f"Where prompt tokens came from ({kind})",
+            rows,
+            ("prompt", "computed", "resident", "routed", "pulled", "same tenant", "cross tenant"),
+            _tokens,
+            "Tokens. Computed + resident + routed + pulled = prompt. Same tenant + cross tenant = all reused ones, by "
+            "whom they were first computed for.",
+        ),
+        _reasons(rows, f"Why tokens were computed ({kind})"),
+        _table(
+            f"Bytes ({kind})",
+            rows,
+            ("moved, MB", "planned, MB", "stored per unique byte, by node", "fleet"),
+            _bytes,
+            "Moved: KV payload that crossed between ranks. Planned: blocks in the plans x block bytes. "
+            "Stored per unique byte: 1 = no duplicate.",
+        ),
+        _table(
+            f"Same answers as recompute ({kind})",
+            compared,
+            ("tokens identical to recompute", "largest logit difference", "not a number"),
+            _identity,
+            "Requests whose generated tokens all equal those of recompute_always. The logits are the top ones of the "
+            "first token.",
+        ),
+        _table(
+            f"Prediction and decision ({kind})",
+            rows,
+            ("error, fitted (n)", "error, unseen (n)", "decide p50, ms", "p99, ms", "of TTFT"),
+            _prediction,
+            "Error: median of |predicted - measured| / measured TTFT; unseen: calibration never saw the request. "
+            f"Decide: hash, look up, judge, quote, select; the maximum below {P99_SAMPLES} samples.",
+        ),
+        _ways(rows, f"Ways of serving ({kind})"),
+    ]
+    return [t for t in tables if t.rows]
+
+
+def notices(rows: Sequence[Row]) -> list[str]:
+    """What a reader must know before believing a number. Empty when nothing is odd."""
+    said = ["No case was run: there is nothing to show."] if not rows else []
+    for row in rows:
+        name = f"{row.key.selector}, {setting(row.key)}"
+        if row.partial:
+            why = "; ".join(row.partial_reasons) or f"{row.done + row.rejected + row.failed} of {row.expected} requests"
+            said.append(f"Partial: {name}: {why}.")
+        said += [f"{name}: {text}" for text in _oddities(row)]
+    return said
+
+
+def _oddities(row: Row) -> list[str]:
+    said = []
+    if not row.done:
+        why = ", ".join(f"{reason} ({n})" for reason, n in row.refusals)
+        said.append(f"no request finished{': ' + why if why else ''}.")
+    elif row.rejected or row.failed:
+        why = ", ".join(f"{reason} ({n})" for reason, n in row.refusals)
+        said.append(f"{row.rejected} rejected, {row.failed} failed: {why}.")
+    if row.savings and row.savings.breaks_bound and row.key.utilisation is None:
+        said.append("saves more than it reuses, which cannot be: look at the measurement.")
+    if row.savings and row.savings.baseline_note:
+        said.append(f"compared with recompute_always under {row.savings.baseline_note}.")
+    if row.savings and not row.savings.pairs and row.done:
+        said.append("no request in common with recompute_always: nothing to compare.")
+    if row.identity and row.identity.identical < row.identity.compared:
+        said.append(f"{row.identity.compared - row.identity.identical} answers differ from recompute.")
+    if row.identity and row.identity.not_a_number:
+        said.append(f"logits of {row.identity.not_a_number} requests are not numbers.")
+    if row.planned_bytes and row.wire_bytes != row.planned_bytes:
+        said.append(f"{row.wire_bytes:,} bytes moved, {row.planned_bytes:,} planned (refusals and fallbacks differ).")
+    if row.saturation and row.saturation.saturated:
+        said.append("the queue kept growing: latencies depend on the run's length.")
+    if row.reuse.unexplained:
+        said.append(f"{row.reuse.unexplained:,} computed tokens carry no reason.")
+    return said

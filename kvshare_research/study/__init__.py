@@ -1,1 +1,0 @@
-"""What a run compares: cases expanded from a study, played one after another on one set of ranks."""

@@ -1,1 +1,0 @@
-"""How messages and blocks travel: wire formats, the MPI endpoint and emulated links."""
