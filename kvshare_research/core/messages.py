@@ -144,7 +144,11 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskSnapshot:
+    """Ask a worker for what comes after `after_seq` of `incarnation`, or for a snapshot; see `core/journal.py`."""
+
     node: int
+    incarnation: int = 0
+    after_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +248,10 @@ class EngineFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAsked:
-    pass
+    """A router has `after_seq` entries of `incarnation` and misses some; answered by `Journal.answer`."""
+
+    incarnation: int = 0
+    after_seq: int = 0
 
 
 WorkerEvent = (

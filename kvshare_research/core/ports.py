@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from .directory import Directory
 from .nouns import (
@@ -81,19 +81,16 @@ class QuoteInput:
 
 
 class Links(Protocol):
-    """What is known of every directed link: mutable, owned by one router, no clock of its own."""
+    """What a router knows of every directed link: a value; every change gives a new one."""
 
-    def rows(self, now_us: int) -> tuple[tuple[LinkRow, ...], ...]:
-        """`rows[source][reader]`, in integer units, widened by staleness."""
+    def matrix(self, now_us: int) -> Sequence[Sequence[LinkRow]]:
+        """`[source][reader]`, in integer units, widened by staleness."""
 
-    def measured(self, source: int, reader: int, bytes_moved: int, elapsed_us: int, now_us: int) -> None:
-        """One more observation; `bytes_moved` 0 is a bare round trip."""
+    def measured(self, source: int, reader: int, bytes_moved: int, elapsed_us: int, now_us: int) -> Self:
+        """With one more observation; `bytes_moved` 0 is a bare round trip."""
 
-    def started(self, source: int, reader: int, bytes_moved: int) -> None:
-        """A transfer of this size is now in flight."""
-
-    def ended(self, source: int, reader: int, bytes_moved: int) -> None:
-        """A transfer is no longer in flight, however it ended."""
+    def sending(self, source: int, reader: int, byte_count: int) -> Self:
+        """With so many more bytes under way (negative: they have arrived, or were given up)."""
 
 
 class Cost(Protocol):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from . import messages as m
 from .directory import Directory
 from .judging import judge
-from .nouns import Action, MissReason, NodeLoad, Outcome, Plan, Status
+from .nouns import Action, MissReason, NodeLoad, Outcome, Plan, Status, Tier
 from .planning import Decision, missed_tokens, plan_of
 from .ports import Cost, IndexStore, Links, QuoteInput, Selector
 from .replica import Replica
@@ -28,6 +28,7 @@ class RouterPolicy:
     selector: Selector
     actions: frozenset[Action]
     block_bytes: int
+    guess_us: int = 0  # how long blocks are expected on an executor before it confirms them; 0: never guessed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,7 +63,6 @@ class Router:
         self.directory = directory
         self.links = links
         self.replica = Replica(index, node_count)
-        self.index = index
         self._nodes = [_NodeView() for _ in range(node_count)]
         self._pending: dict[int, _Pending] = {}
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
@@ -101,7 +101,7 @@ class Router:
         """The decision, and the predicted time the executor will be busy with it."""
         request, chain = arrived.request, arrived.chain
         reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
-        match = self.index.match(chain)
+        match = self.replica.match(chain)
         verdict = judge(match, chain, reader, self.directory, now_us)
         table = self.policy.cost.quote(
             QuoteInput(
@@ -109,7 +109,7 @@ class Router:
                 chain=chain,
                 verdict=verdict,
                 loads=self._loads(now_us, excluded),
-                links=self.links.rows(now_us),
+                links=self.links.matrix(now_us),
                 actions=self.policy.actions,
                 block_bytes=self.policy.block_bytes,
                 draw=request.request_id,
@@ -134,10 +134,14 @@ class Router:
         node = self._nodes[plan.executor]
         node.busy_until_us = max(node.busy_until_us, now_us) + service_us
         for piece in plan.pieces:
-            self.links.started(piece.source, plan.executor, piece.block_count * self.policy.block_bytes)
+            size = piece.block_count * self.policy.block_bytes
+            self.links = self.links.sending(piece.source, plan.executor, size)
         self._pending[request.request_id] = _Pending(
             arrived=event, decision=decision, received_us=received_us, service_us=service_us, returned=returned
         )
+        if self.policy.guess_us:
+            hashes = event.chain.block_hashes(0, event.chain.block_count)
+            self.replica.guess(plan.executor, Tier.DEVICE, None, hashes, now_us + self.policy.guess_us)
         reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
         return (m.Dispatch(request=request, chain=event.chain, plan=plan, reader=reader),)
 
@@ -214,7 +218,8 @@ class Router:
         """The request no longer loads its executor or its links."""
         plan: Plan = pending.decision.plan
         for piece in plan.pieces:
-            self.links.ended(piece.source, plan.executor, piece.block_count * self.policy.block_bytes)
+            size = piece.block_count * self.policy.block_bytes
+            self.links = self.links.sending(piece.source, plan.executor, -size)
         left = sum(p.service_us for p in self._pending.values() if p.decision.plan.executor == plan.executor)
         self._nodes[plan.executor].busy_until_us = now_us + left
 
@@ -248,8 +253,7 @@ class Router:
         if isinstance(body, m.BlocksStored):
             for block_hash in body.hashes:
                 self._forgotten.pop(block_hash, None)
-        asks = self.replica.receive(event.message, now_us)
-        return tuple(m.AskSnapshot(node=node) for node in asks)
+        return self.replica.receive(event.message, now_us)
 
     def _load_reported(self, event: m.LoadReported, now_us: int) -> tuple[m.RouterEffect, ...]:
         node = self._nodes[event.node]
@@ -257,7 +261,7 @@ class Router:
         return ()
 
     def _link_measured(self, event: m.LinkMeasured, now_us: int) -> tuple[m.RouterEffect, ...]:
-        self.links.measured(event.source, event.reader, event.bytes_moved, event.elapsed_us, now_us)
+        self.links = self.links.measured(event.source, event.reader, event.bytes_moved, event.elapsed_us, now_us)
         return ()
 
     def _node_lost(self, event: m.NodeLost, now_us: int) -> tuple[m.RouterEffect, ...]:
@@ -288,6 +292,7 @@ class Router:
         return ()
 
     def _ticked(self, event: m.Ticked, now_us: int) -> tuple[m.RouterEffect, ...]:
+        self.replica.expire(now_us)
         return ()
 
 

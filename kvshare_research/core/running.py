@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from . import messages as m
 from .ledger import Block
-from .nouns import Outcome, Piece, Status
+from .nouns import Outcome, Status
 from .ports import Retention, Schedule
 
 
@@ -33,14 +33,6 @@ class WorkerPolicy:
 
 
 @dataclass(slots=True, kw_only=True)
-class Fetching:
-    request_id: int
-    piece: Piece
-    issued_us: int
-    deadline_us: int
-
-
-@dataclass(slots=True, kw_only=True)
 class Running:
     """One admitted request."""
 
@@ -48,9 +40,9 @@ class Running:
     dispatched_us: int
     blocks: list[Block]  # one per block of prompt and output, all pinned
     states: list[State]  # one per block of the prompt, the partial tail included
-    fetches: dict[int, Fetching] = field(default_factory=dict)
+    fetches: set[int] = field(default_factory=set)  # ids of fetches on their way
     fetched: set[int] = field(default_factory=set)
-    resident_blocks: int = 0
+    resident: set[int] = field(default_factory=set)
     computing: tuple[int, int] | None = None  # tokens
     ready_since_us: int | None = None
     fetch_since_us: int | None = None
@@ -86,19 +78,20 @@ class Running:
         request = self.event.request
         base = Outcome(
             request_id=request.request_id, tenant_id=request.tenant_id, application=request.application,
-            status=Status.FAILED if failure else Status.DONE, reason=failure or "", action=self.event.plan.action,
+            status=Status.FAILED, reason=failure or "", action=self.event.plan.action,
             executor=node, ingress=request.ingress, prompt_tokens=request.token_count,
         )  # fmt: skip
         if failure:
             return base
         assert self.first_token_us is not None
-        reused = set(range(self.resident_blocks)) | self.fetched
+        reused = self.resident | self.fetched
         own = sum(self.blocks[i].origin == request.tenant_id for i in reused)
         ttft_us = self.first_token_us - self.dispatched_us
-        resident_tokens = self.resident_blocks * block_tokens
+        resident_tokens = len(self.resident) * block_tokens
         at_home = node == request.ingress
         return replace(
             base,
+            status=Status.DONE,
             ttft_us=ttft_us,
             queue_us=self.queue_us,
             fetch_us=self.fetch_us,

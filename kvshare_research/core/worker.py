@@ -9,15 +9,16 @@ also while another request computes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from . import messages as m
 from .directory import Directory
+from .fetching import Fetching
+from .journal import Journal, Rows
 from .ledger import Block, Evicted, Ledger
 from .nouns import Action, Chain, Tier
 from .ports import QueuedRequest
-from .rights import Reader, may_deliver, may_read
-from .running import Fetching, Running, State, WorkerPolicy
+from .rights import Reader, may_read
+from .running import Running, State, WorkerPolicy
 from .serving import Serving
 
 
@@ -28,19 +29,17 @@ class Worker:
         self, *, node: int, incarnation: int, policy: WorkerPolicy, ledger: Ledger, directory: Directory
     ) -> None:
         self.node = node
-        self.incarnation = incarnation
+        self.journal = Journal(node, incarnation)
         self.policy = policy
         self.ledger = ledger
         self.directory = directory
         self.refused_reads = 0
         self.serving = Serving(ledger=ledger, lease_us=policy.lease_us)
+        self.fetching = Fetching(lease_us=policy.lease_us, deadline_us=policy.fetch_deadline_us)
         self._waiting: list[tuple[m.Dispatched, int]] = []
         self._running: dict[int, Running] = {}
-        self._fetching: dict[int, Fetching] = {}
         self._served_tokens: dict[int, int] = {}
         self._busy: int | None = None
-        self._seq = 0
-        self._next_fetch = 0
         self._handlers: dict[type, Callable[..., list[m.WorkerEffect]]] = {
             m.Dispatched: self._dispatched,
             m.FetchAsked: self._fetch_asked,
@@ -115,7 +114,7 @@ class Worker:
         running.queue_us += now_us - since
         tenant = event.request.tenant_id
         self._served_tokens[tenant] = self._served_tokens.get(tenant, 0) + event.request.token_count
-        effects.extend(self._start_fetches(running, now_us))
+        effects.extend(self.fetching.start(running, now_us))
         return True
 
     def _take_blocks(
@@ -147,7 +146,9 @@ class Worker:
             self.ledger.touch(block, now_us)
         prompt_blocks = self._block_count(event.request.token_count)
         states = [State.PRESENT] * resident_blocks + [State.MISSING] * (prompt_blocks - resident_blocks)
-        return Running(event=event, dispatched_us=since, blocks=held, states=states, resident_blocks=resident_blocks)
+        return Running(
+            event=event, dispatched_us=since, blocks=held, states=states, resident=set(range(resident_blocks))
+        )
 
     def _resident(self, event: m.Dispatched, now_us: int) -> list[Block]:
         """The readable blocks of the chain on this node that the plan lets it reuse, from the first on."""
@@ -170,34 +171,6 @@ class Worker:
         return allowed
 
     # ------------------------------------------------------------------ fetching
-    def _start_fetches(self, running: Running, now_us: int) -> list[m.WorkerEffect]:
-        effects: list[m.WorkerEffect] = []
-        plan, chain = running.event.plan, running.event.chain
-        for planned in plan.pieces:
-            piece = replace(planned, start=max(planned.start, running.resident_blocks))
-            if piece.block_count <= 0 or planned.end <= running.resident_blocks:
-                continue
-            self._next_fetch += 1
-            fetch = Fetching(
-                request_id=running.request_id, piece=piece, issued_us=now_us,
-                deadline_us=now_us + self.policy.fetch_deadline_us,
-            )  # fmt: skip
-            running.fetches[self._next_fetch] = self._fetching[self._next_fetch] = fetch
-            running.fetch_since_us = now_us
-            running.states[piece.start : piece.end] = [State.PENDING] * piece.block_count
-            effects.append(
-                m.Fetch(
-                    fetch_id=self._next_fetch,
-                    request_id=running.request_id,
-                    source=piece.source,
-                    reader=running.event.reader,
-                    hashes=chain.block_hashes(piece.start, piece.end),
-                    slots=tuple(b.slot for b in running.blocks[piece.start : piece.end]),
-                    deadline_us=fetch.deadline_us,
-                )
-            )
-        return effects
-
     def _fetch_asked(self, event: m.FetchAsked, now_us: int) -> list[m.WorkerEffect]:
         return [self.serving.ask(event, self.directory, now_us)]
 
@@ -206,51 +179,18 @@ class Worker:
         return []
 
     def _fetch_landed(self, event: m.FetchLanded, now_us: int) -> list[m.WorkerEffect]:
-        fetch = self._fetching.get(event.fetch_id)
-        if fetch is None:
+        running = self.fetching.running(event.fetch_id)
+        if running is None:
             return []  # cancelled or past its deadline: the bytes are not used
-        running = self._running[fetch.request_id]
-        effects: list[m.WorkerEffect] = [
-            m.ReportLink(source=fetch.piece.source, bytes_moved=event.bytes_moved, elapsed_us=event.elapsed_us)
-        ]
-        running.pulled_bytes += event.bytes_moved
-        running.merge_us += event.merge_us
-        complete = event.intact and event.block_count == fetch.piece.block_count == len(event.tickets)
-        if not complete or not self._deliverable(running, fetch, event, now_us):
-            self._close_fetch(event.fetch_id, running, State.MISSING, now_us)
-            return effects
-        self._close_fetch(event.fetch_id, running, State.PRESENT, now_us)
-        for i, origin in zip(range(fetch.piece.start, fetch.piece.end), event.origins, strict=True):
-            running.fetched.add(i)
-            running.blocks[i].origin = origin
-        effects.extend(self._register(running, fetch.piece.start, fetch.piece.end, now_us))
-        return effects
-
-    def _deliverable(self, running: Running, fetch: Fetching, event: m.FetchLanded, now_us: int) -> bool:
-        """The reader's check, by its own directory and clock: the lease is counted from when it asked."""
-        reader, chain = running.event.reader, running.event.chain
-        for i, ticket in zip(range(fetch.piece.start, fetch.piece.end), event.tickets, strict=True):
-            scope = self.directory.scopes[chain.scope_at(i)]
-            own = ticket._replace(expiry_us=fetch.issued_us + self.policy.lease_us)
-            membership = self.directory.membership(reader.tenant, scope)
-            if not may_deliver(own, scope, reader, membership, ticket.generation, now_us):
-                self.refused_reads += 1
-                return False
-        return True
+        piece = self.fetching.land(event, running, self.directory, now_us)
+        report = m.ReportLink(source=piece.source, bytes_moved=event.bytes_moved, elapsed_us=event.elapsed_us)
+        return [report, *self._register(running, piece.start, piece.end, now_us)]
 
     def _fetch_failed(self, event: m.FetchFailed, now_us: int) -> list[m.WorkerEffect]:
-        fetch = self._fetching.get(event.fetch_id)
-        if fetch is not None:
-            self._close_fetch(event.fetch_id, self._running[fetch.request_id], State.MISSING, now_us)
+        running = self.fetching.running(event.fetch_id)
+        if running is not None:
+            self.fetching.close(event.fetch_id, running, State.MISSING, now_us)
         return []
-
-    def _close_fetch(self, fetch_id: int, running: Running, state: State, now_us: int) -> None:
-        fetch = self._fetching.pop(fetch_id)
-        del running.fetches[fetch_id]
-        running.states[fetch.piece.start : fetch.piece.end] = [state] * fetch.piece.block_count
-        if not running.fetches and running.fetch_since_us is not None:
-            running.fetch_us += now_us - running.fetch_since_us
-            running.fetch_since_us = None
 
     # ------------------------------------------------------------------ computing
     def _advance(self, now_us: int) -> list[m.WorkerEffect]:
@@ -268,26 +208,47 @@ class Worker:
         return effects
 
     def _compute(self, now_us: int) -> list[m.WorkerEffect]:
-        ready = [r for r in self._running.values() if r.ready_since_us is not None]
-        if not ready:
-            return []
-        running = ready[0]  # admission order is the schedule's order
-        stretch = running.stretch(self.policy.block_tokens)
-        assert stretch is not None
-        assert running.ready_since_us is not None
-        running.queue_us += now_us - running.ready_since_us
-        running.ready_since_us = None
-        running.computing = stretch
+        for running in self._running.values():  # admission order is the schedule's order
+            if running.ready_since_us is None:
+                continue
+            self._adopt(running, now_us)
+            running.queue_us += now_us - running.ready_since_us
+            running.ready_since_us = None
+            running.computing = running.stretch(self.policy.block_tokens)
+            if running.computing is not None:
+                return [self._prefill(running, *running.computing)]
+        return []
+
+    def _prefill(self, running: Running, start_token: int, end_token: int) -> m.WorkerEffect:
         self._busy = running.request_id
-        return [
-            m.Prefill(
-                request_id=running.request_id,
-                start_token=stretch[0],
-                end_token=stretch[1],
-                slots=tuple(b.slot for b in running.blocks),
-                is_last=stretch[1] == running.event.request.token_count,
-            )
-        ]
+        return m.Prefill(
+            request_id=running.request_id,
+            start_token=start_token,
+            end_token=end_token,
+            slots=tuple(b.slot for b in running.blocks),
+            is_last=end_token == running.event.request.token_count,
+        )
+
+    def _adopt(self, running: Running, now_us: int) -> None:
+        """Missing blocks that became resident since admission are used instead of being computed once more.
+
+        So of many requests with one new prefix only the first computes it, also when they arrive together.
+        """
+        plan, chain = running.event.plan, running.event.chain
+        reusable = min(chain.block_count, (running.event.request.token_count - 1) // self.policy.block_tokens)
+        if plan.action == Action.RECOMPUTE:
+            return
+        for i in range(running.states.index(State.MISSING), reusable):
+            block = self.ledger.find(chain.block_hash(i), now_us)
+            if running.states[i] != State.MISSING or block is None:
+                return
+            if not self._readable(block, running.event.reader, now_us) or not self.ledger.pin(block):
+                return
+            self.ledger.touch(block, now_us)
+            self.ledger.drop(running.blocks[i])
+            running.blocks[i] = block
+            running.states[i] = State.PRESENT
+            running.resident.add(i)
 
     def _prefill_done(self, event: m.PrefillDone, now_us: int) -> list[m.WorkerEffect]:
         running = self._running[event.request_id]
@@ -328,6 +289,8 @@ class Worker:
         effects: list[m.WorkerEffect] = []
         run: list[bytes] = []
         for i in range(start, min(end, chain.block_count)):
+            if running.states[i] != State.PRESENT:
+                break
             parent = chain.block_hash(i - 1) if i else None
             block = running.blocks[i]
             named = self.ledger.name(block, chain.block_hash(i), parent, i, block.origin, now_us)
@@ -364,10 +327,7 @@ class Worker:
     ) -> list[m.WorkerEffect]:
         self._busy = None
         del self._running[running.request_id]
-        effects: list[m.WorkerEffect] = []
-        for fetch_id in list(running.fetches):
-            del self._fetching[fetch_id]
-            effects.append(m.CancelFetch(fetch_id=fetch_id))
+        effects = self.fetching.cancel(running)
         outcome = running.outcome(self.node, self.policy.block_tokens, tokens, decode_us, failure)
         for block in running.blocks:
             self.ledger.drop(block)
@@ -376,11 +336,7 @@ class Worker:
 
     # ------------------------------------------------------------------ what is published
     def _publish(self, body: m.PoolEvent) -> m.WorkerEffect:
-        self._seq += 1
-        return self._message(body)
-
-    def _message(self, body: m.PoolEvent) -> m.Publish:
-        return m.Publish(message=m.PoolMessage(node=self.node, incarnation=self.incarnation, seq=self._seq, body=body))
+        return m.Publish(message=self.journal.write(body))
 
     def _unpublish(self, evicted: tuple[Evicted, ...]) -> list[m.WorkerEffect]:
         if not evicted:
@@ -388,8 +344,12 @@ class Worker:
         return [self._publish(m.BlocksRemoved(tier=Tier.DEVICE, hashes=tuple(e.block_hash for e in evicted)))]
 
     def _snapshot_asked(self, event: m.SnapshotAsked, now_us: int) -> list[m.WorkerEffect]:
-        rows = tuple((int(Tier.DEVICE), b.block_hash or b"", b.parent, 1) for b in self.ledger.named())
-        return [self._message(m.Snapshot(as_of_seq=self._seq, rows=rows))]
+        messages = self.journal.answer(event.incarnation, event.after_seq, self._rows)
+        return [m.Publish(message=message) for message in messages]
+
+    def _rows(self) -> Rows:
+        rows = [(int(Tier.DEVICE), b.block_hash, b.parent, 1) for b in self.ledger.named() if b.block_hash is not None]
+        return tuple(sorted(rows, key=lambda row: row[1]))
 
     def _directory_changed(self, event: m.DirectoryChanged, now_us: int) -> list[m.WorkerEffect]:
         """The new directory rules from now on; quotas that do not fit yet are retried when it is sent again."""
@@ -402,9 +362,6 @@ class Worker:
 
     def _ticked(self, event: m.Ticked, now_us: int) -> list[m.WorkerEffect]:
         effects = self._unpublish(self.ledger.sweep(now_us))
-        for fetch_id, fetch in list(self._fetching.items()):
-            if now_us >= fetch.deadline_us:
-                self._close_fetch(fetch_id, self._running[fetch.request_id], State.MISSING, now_us)
-                effects.append(m.CancelFetch(fetch_id=fetch_id))
-        effects.append(self._message(m.Heartbeat(head_seq=self._seq)))
+        effects.extend(self.fetching.expire(now_us))
+        effects.append(m.Publish(message=self.journal.heartbeat()))
         return effects

@@ -36,7 +36,9 @@ def test_first_block_is_keyed_blake2b_of_parent_and_little_endian_tokens() -> No
 
 
 @given(tokens=TOKENS, block_tokens=st.integers(1, 20), cut=st.integers(0, 20))
-def test_continuing_from_a_block_boundary_equals_one_pass(tokens: np.ndarray, block_tokens: int, cut: int) -> None:
+def test_continuing_from_a_block_boundary_equals_one_pass(
+    tokens: np.ndarray, block_tokens: int, cut: int
+) -> None:
     whole = chain_hashes(KEY, ROOT_PARENT, tokens, block_tokens)
     assert len(whole) == len(tokens) // block_tokens * DIGEST_BYTES
     cut = min(cut, len(tokens) // block_tokens)

@@ -1,0 +1,1 @@
+"""Drivers perform effects: `mpi` over real ranks, `replay` from a recorded log in a fresh process."""

@@ -1,0 +1,366 @@
+"""Rank 0: the router, and the API by which a study loads engines once and then runs many cases.
+
+    cluster.load(config) ; for each case: cluster.reset(config) ; result = cluster.play(arrivals)
+
+Nothing here is collective: the router polls, sends and waits, and a worker's failure arrives as a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core import messages as m
+from kvshare_research.core.errors import ConfigError, RemoteError
+from kvshare_research.core.nouns import Chain, Outcome, Request
+from kvshare_research.driver.assembly import Assembly, Config, Place, assembly_path
+from kvshare_research.driver.clock import Clock, Rest
+from kvshare_research.driver.log import EventLog
+from kvshare_research.transport import wire
+from kvshare_research.transport.link import UniformLink
+from kvshare_research.transport.mpi import Channel, Endpoint, Received
+from kvshare_research.transport.shaped import ShapedEndpoint
+
+if TYPE_CHECKING:
+    from kvshare_research.core.router import Router
+
+TICK_US: Final = 100_000
+SILENCE_S_MAX: Final = 900.0  # a worker says something every tick while it serves; this is for loading and long kernels
+
+Arrival = tuple[int, Request, Chain, NDArray[np.uint32]]  # offset in us, and the prompt's tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What came of a schedule. `counters` and `logs` are those of the whole case, by `router` and `node<i>`."""
+
+    outcomes: tuple[Outcome, ...]  # by request id
+    arrived_count: int
+    elapsed_us: int
+    counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    logs: Mapping[str, bytes] = field(default_factory=dict)  # empty unless the case is recorded
+    complete: bool = True
+
+
+class RunBroken(RemoteError):
+    """The run ended early; `partial` holds what had come until then, to be written and marked partial."""
+
+    def __init__(self, message: str, partial: Played, *, interrupted: bool = False) -> None:
+        super().__init__(message)
+        self.partial = partial
+        self.interrupted = interrupted
+
+
+class Interrupted(Exception):
+    """The user asked the job to end."""
+
+
+class Cluster:
+    """The workers of this job as rank 0 sees them. Use from one thread."""
+
+    def __init__(self, endpoint: Endpoint, assembly: Assembly, *, node_count: int) -> None:
+        self.node_count = node_count
+        self.engines: tuple[wire.EngineReady, ...] = ()
+        self.router: Router | None = None
+        self.interrupt_asked = False
+        self._assembly = assembly
+        self._raw = endpoint
+        self._clock = Clock()
+        self._endpoint = ShapedEndpoint(endpoint, UniformLink(), self._clock.now_us)
+        self._rest = Rest()
+        self._case = 0
+        self._log: EventLog | None = None
+        self._replies: list[Any] = []
+        self._gone: set[int] = set()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._tokens: dict[int, bytes] = {}
+        self._decide_us: dict[int, int] = {}
+        self._outcomes: list[Outcome] = []
+        self._open: set[int] = set()
+        self._counters: Counter[str] = Counter()
+        self._next_tick_us = TICK_US
+
+    # ------------------------------------------------------------------ the study's API
+    def load(self, config: Config) -> tuple[wire.EngineReady, ...]:
+        """Every worker has loaded the engine of this configuration; what they loaded, by node."""
+        self._broadcast(wire.LoadEngine(dict(config)))
+        rows = sorted(self._gather(wire.EngineReady, "load the engine"), key=lambda row: row.node)
+        kinds = {(row.fingerprint, row.block_bytes, row.layer_count) for row in rows}
+        if len(kinds) > 1:
+            raise ConfigError(f"workers loaded different models: {sorted(kinds)}; give all hosts the same model files")
+        self.engines = tuple(rows)
+        return self.engines
+
+    def reset(self, config: Config, *, record: bool = False) -> None:
+        """A new case: fresh machines built from `config`, empty pools, free links, clocks at zero."""
+        if not self.engines:
+            raise ConfigError("`reset` came before `load`; load an engine first")
+        self._case += 1
+        self.router = None
+        plain = dict(config)
+        self._broadcast(wire.Reset(self._case, plain, record))
+        self._gather(wire.ResetDone, "begin a case")
+        capacity = min(row.capacity_blocks for row in self.engines)
+        place = Place(
+            node=None, node_count=self.node_count, capacity_blocks=capacity,
+            block_bytes=self.engines[0].block_bytes, incarnation=self._case,
+        )  # fmt: skip
+        self.router = self._assembly.router(plain, place)
+        self._clock.restart()
+        self._begin()
+        self._endpoint = ShapedEndpoint(self._raw, self._assembly.link(plain), self._clock.now_us)
+        self._log = EventLog(assembly_path(self._assembly), plain, place) if record else None
+        for row in self.engines:
+            self.feed(m.NodeJoined(node=row.node, incarnation=self._case, capacity_blocks=row.capacity_blocks))
+
+    def play(
+        self,
+        schedule: Sequence[Arrival],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+        at: Iterable[tuple[int, m.RouterEvent]] = (),
+    ) -> Played:
+        """Open loop: each request arrives at its offset from now, whatever became of those before.
+
+        `at` holds further events with their offsets (say, a revocation). `progress` is told (ended, all).
+        Raises RunBroken with what had come until then.
+        """
+        timed = sorted(
+            [(offset, arrival) for arrival in schedule for offset in (arrival[0],)] + list(at), key=lambda row: row[0]
+        )
+        start_us = self._clock.now_us()
+
+        def inject() -> int | None:
+            """Hands in what is due; the time of the next one."""
+            while timed and start_us + timed[0][0] <= self._clock.now_us():
+                offset, item = timed.pop(0)
+                if isinstance(item, tuple):
+                    self._arrive(item, start_us + offset)
+                else:
+                    self.feed(item)
+            return start_us + timed[0][0] if timed else None
+
+        return self._played(inject, lambda: not timed and not self._open, len(schedule), start_us, progress)
+
+    def play_idle(self, schedule: Sequence[Arrival], *, progress: Callable[[int, int], None] | None = None) -> Played:
+        """One at a time: each request arrives when the one before has ended; offsets are not looked at."""
+        left = list(schedule)[::-1]
+        start_us = self._clock.now_us()
+
+        def inject() -> int | None:
+            if left and not self._open:
+                self._arrive(left.pop(), self._clock.now_us())
+            return None
+
+        return self._played(inject, lambda: not left and not self._open, len(schedule), start_us, progress)
+
+    def measure_prefill(
+        self, node: int, points: Sequence[tuple[int, int]], *, repeats: int, seed: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """Wall time in us of prefilling [start, end) on this node, a row per point; between cases only."""
+        return self._measured(node, wire.MeasurePrefill(tuple(points), repeats, seed))
+
+    def measure_link(self, source: int, reader: int, *, payload_bytes: int, repeats: int) -> tuple[int, ...]:
+        """Time in us at `reader` from asking `source` for this many bytes (0: a round trip) until they are there."""
+        if source == reader:
+            raise ConfigError(f"no link from node {source} to itself")
+        return tuple(row[0] for row in self._measured(reader, wire.MeasureLink(source, payload_bytes, repeats)))
+
+    def feed(self, event: m.RouterEvent) -> None:
+        """Decides on an event now, and performs the effects; public for events of the operator."""
+        router = self._loaded_router()
+        now_us = self._clock.now_us()
+        effects = router.handle(event, now_us)
+        if isinstance(event, m.Arrived):
+            self._decide_us[event.request.request_id] = self._clock.now_us() - now_us
+        if self._log is not None:
+            self._log.record(now_us, event, effects)
+        for effect in effects:
+            self._perform(effect)
+
+    def wait_until(self, done: Callable[[], bool], what: str) -> None:
+        """Serves until `done()`; raises RemoteError after a long silence, Interrupted if the user asked to end."""
+        heard_s = time.monotonic()
+        while not done():
+            moved = self._round()
+            if moved:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > SILENCE_S_MAX:
+                raise RemoteError(f"no rank answered for {SILENCE_S_MAX:.0f} s while waiting to {what}; end the job")
+            time.sleep(self._rest.seconds(moved, self._endpoint.in_motion(), self._due_in_us()))
+
+    # ------------------------------------------------------------------ playing
+    def _played(
+        self,
+        inject: Callable[[], int | None],
+        done: Callable[[], bool],
+        arrivals: int,
+        start_us: int,
+        progress: Callable[[int, int], None] | None,
+    ) -> Played:
+        first = len(self._outcomes)
+        told = -1
+        self._next_arrival_us: int | None = None
+
+        def ended() -> bool:
+            nonlocal told
+            self._next_arrival_us = inject()
+            count = len(self._outcomes) - first
+            if progress is not None and count != told:
+                told = count
+                progress(count, arrivals)
+            return done()
+
+        def result(*, complete: bool) -> Played:
+            outcomes = sorted(self._outcomes[first:], key=lambda o: o.request_id)
+            return Played(
+                outcomes=tuple(outcomes), arrived_count=len(outcomes) + len(self._open),
+                elapsed_us=self._clock.now_us() - start_us, complete=complete,
+                counters={"router": dict(self._counters)}, logs=self._own_log(),
+            )  # fmt: skip
+
+        try:
+            self.wait_until(ended, "finish the schedule")
+            played = result(complete=True)
+            rows = self._report()
+        except Interrupted as error:
+            raise RunBroken("interrupted", result(complete=False), interrupted=True) from error
+        except Exception as error:
+            what = str(error) if isinstance(error, RemoteError) else f"rank 0: {type(error).__name__}: {error}"
+            raise RunBroken(what, result(complete=False)) from error
+        finally:
+            self._next_arrival_us = None
+        return replace(
+            played,
+            counters={**played.counters, **{f"node{row.node}": row.counters for row in rows}},
+            logs={**played.logs, **{f"node{row.node}": row.log for row in rows if row.log}},
+        )
+
+    def _own_log(self) -> dict[str, bytes]:
+        return {} if self._log is None else {"router": self._log.to_bytes()}
+
+    def _arrive(self, arrival: Arrival, arrival_us: int) -> None:
+        _, request, chain, tokens = arrival
+        if len(tokens) != request.token_count:
+            raise ConfigError(
+                f"request {request.request_id} has {len(tokens)} tokens, its segments say {request.token_count}"
+            )
+        if request.request_id in self._open:
+            raise ConfigError(f"request id {request.request_id} is used twice")
+        self._open.add(request.request_id)
+        self._tokens[request.request_id] = np.ascontiguousarray(tokens, np.uint32).tobytes()
+        self.feed(m.Arrived(request=replace(request, arrival_us=arrival_us), chain=chain))
+
+    def _report(self) -> list[wire.Reported]:
+        self._broadcast(wire.ReportAsked())
+        return self._gather(wire.Reported, "report counters")
+
+    def _measured(self, node: int, message: wire.Message) -> tuple[tuple[int, ...], ...]:
+        if not 0 <= node < self.node_count:
+            raise ConfigError(f"node {node} is not one of the {self.node_count} nodes")
+        self._send(node, message)
+        rows: wire.Measured = self._gather(wire.Measured, "measure", count=1)[0]
+        return rows.rows
+
+    # ------------------------------------------------------------------ the loop
+    def _round(self) -> bool:
+        if self.interrupt_asked:
+            raise Interrupted
+        received = self._endpoint.poll()
+        for item in received:
+            self._receive(item)
+        if self.router is not None and self._clock.now_us() >= self._next_tick_us:
+            self._next_tick_us = self._clock.now_us() + TICK_US
+            self.feed(m.Ticked())
+        return bool(received)
+
+    _next_arrival_us: int | None = None
+
+    def _due_in_us(self) -> int | None:
+        tick_us = None if self.router is None else self._next_tick_us
+        due = [t for t in (self._endpoint.next_due_us(), self._next_arrival_us, tick_us) if t is not None]
+        return min(due) - self._clock.now_us() if due else None
+
+    def _receive(self, item: Received) -> None:
+        envelope = wire.decode(item.data.data)
+        message = envelope.message
+        self._counters["control_bytes_received"] += item.data.size
+        if isinstance(message, wire.RankFailed):
+            self._gone.add(message.rank)
+            raise RemoteError(f"rank {message.rank}: {message.what}; {message.advice}")
+        if isinstance(message, wire.Bye):
+            self._gone.add(message.node + 1)
+        elif not isinstance(message, wire.Deliver):
+            self._replies.append(message)
+        elif envelope.case == self._case and self.router is not None:
+            self.feed(message.event())
+        else:
+            self._counters["stale_messages"] += 1
+
+    def _gather(self, kind: type, what: str, count: int | None = None) -> list[Any]:
+        """One answer of this kind per worker (or `count` of them)."""
+        wanted = self.node_count if count is None else count
+        found: list[Any] = []
+
+        def complete() -> bool:
+            found.extend(r for r in self._replies if isinstance(r, kind))
+            self._replies = [r for r in self._replies if not isinstance(r, kind)]
+            return len(found) >= wanted
+
+        self.wait_until(complete, what)
+        return found
+
+    # ------------------------------------------------------------------ effects
+    def _perform(self, effect: m.RouterEffect) -> None:
+        match effect:
+            case m.Dispatch(request=request, chain=chain, plan=plan, reader=reader):
+                event = m.Dispatched(request=request, chain=chain, plan=plan, reader=reader)
+                data = wire.encode(self._case, wire.Deliver.of(event, self._tokens[request.request_id]))
+                self._counters["dispatched"] += 1
+                self._endpoint.send_after_hop(request.ingress, plan.executor, plan.executor + 1, Channel.CONTROL, data)
+            case m.AskSnapshot(node=node, incarnation=incarnation, after_seq=after_seq):
+                self._counters["snapshots_asked"] += 1
+                ask = m.SnapshotAsked(incarnation=incarnation, after_seq=after_seq)
+                self._send(node, wire.Deliver.of(ask))
+            case m.SendDirectory(node=node, directory=directory):
+                self._send(node, wire.Deliver.of(m.DirectoryChanged(directory=directory)))
+            case m.Record(outcome=outcome):
+                request_id = outcome.request_id
+                self._open.discard(request_id)
+                self._tokens.pop(request_id, None)
+                self._outcomes.append(replace(outcome, decide_us=self._decide_us.pop(request_id, 0)))
+            case m.Reject():
+                self._counters["rejected"] += 1
+
+    def _send(self, node: int, message: wire.Message) -> None:
+        self._endpoint.send(node + 1, Channel.CONTROL, wire.encode(self._case, message))
+
+    def _broadcast(self, message: wire.Message) -> None:
+        for node in range(self.node_count):
+            self._send(node, message)
+
+    def _loaded_router(self) -> Router:
+        if self.router is None:
+            raise ConfigError("nothing is served before `reset`; begin a case first")
+        return self.router
+
+    # ------------------------------------------------------------------ the end
+    def close(self, code: int, patience_s: float) -> bool:
+        """Every rank was told to leave with `code`; True if all said Bye within the time."""
+        self.router, self.interrupt_asked = None, False
+        self._broadcast(wire.Finish(code))
+        end_s = time.monotonic() + patience_s
+        while time.monotonic() < end_s and len(self._gone) < self.node_count:
+            with contextlib.suppress(RemoteError):  # one more rank that failed: it is on its way out
+                self._round()
+            time.sleep(1e-3)
+        return len(self._gone) == self.node_count

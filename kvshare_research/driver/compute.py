@@ -1,0 +1,57 @@
+"""The compute thread of a worker: runs the engine, one job at a time, so that the event loop keeps serving.
+
+Tensor libraries release the interpreter lock inside their kernels, so blocks are served and landed meanwhile.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Job = Callable[[], Any]
+
+
+class ComputeThread:
+    """Runs jobs in order; `take` gives what each returned, or raises what it raised."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._unfinished = 0
+        # A daemon, so that a rank can leave while a kernel is still running.
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is running, waiting or not yet taken."""
+        return self._unfinished == 0
+
+    def submit(self, job: Job) -> None:
+        """The job will run after those before it."""
+        self._unfinished += 1
+        self._jobs.put(job)
+
+    def take(self, timeout_s: float) -> Any | None:
+        """The next result, or None if there is none within the time. Raises what the job raised."""
+        try:
+            result, error = self._done.get(timeout=timeout_s) if timeout_s > 0 else self._done.get_nowait()
+        except queue.Empty:
+            return None
+        self._unfinished -= 1
+        if error is not None:
+            raise error
+        return result
+
+    def stop(self) -> None:
+        """The thread ends after the job it is at."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._done.put((job(), None))
+            except BaseException as error:  # noqa: BLE001 -- re-raised by `take` in the loop's thread
+                self._done.put((None, error))

@@ -1,0 +1,56 @@
+"""Any causal language model that transformers loads: a local folder, or a name in its cache or the hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from kvshare_research.core.errors import ConfigError, EngineError
+
+from .torch_spec import TorchEngineSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from .base import Tokenizer
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFace(TorchEngineSpec):
+    """`model` is a folder, or a name that transformers resolves (its own cache first, then the hub unless offline)."""
+
+    model: str
+
+    def open_model(self) -> tuple[str, torch.nn.Module, Tokenizer]:
+        if not self.model:
+            raise ConfigError(
+                "`model` is empty, expected a model folder or a Hugging Face name, as in `engine.model=/models/mine`"
+            )
+        return Path(self.model).name, *open_folder(self.model, self.dtype)
+
+
+def open_folder(model: str, dtype: str) -> tuple[torch.nn.Module, Tokenizer]:
+    """The causal language model and its tokenizer, on the CPU, ready for inference. Raises EngineError in one line."""
+    import transformers
+
+    from .pool import TORCH_DTYPES
+    from .tokenizer import HuggingFaceTokenizer
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    where = Path(model).expanduser()
+    if (where.is_absolute() or model.startswith((".", "~"))) and not where.is_dir():
+        raise EngineError(
+            f"model folder `{model}` does not exist; give a folder with config.json, *.safetensors and tokenizer.json"
+        )
+    source = str(where) if where.is_dir() else model
+    try:
+        network: torch.nn.Module = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=TORCH_DTYPES[dtype])
+        tokenizer = HuggingFaceTokenizer.load(source)
+    except Exception as error:  # transformers, safetensors and the hub raise a dozen unrelated types
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise EngineError(
+            f"model `{model}` cannot be loaded ({reason[:200]}); check or delete the folder and try again"
+        ) from error
+    return network.eval(), tokenizer

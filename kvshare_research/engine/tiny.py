@@ -1,0 +1,52 @@
+"""A random Llama of a few thousand weights: for tests and dry runs, loads in well under a second, needs no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from .torch_spec import TorchEngineSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from .base import Tokenizer
+
+END_TOKEN = 256  # the bytes are 0 to 255
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiny(TorchEngineSpec):
+    """Random weights, the same for the same `seed` and shape on every machine with this torch."""
+
+    layer_count: int = 2
+    head_count: int = 4
+    kv_head_count: int = 2
+    head_dim: int = 8
+    context_tokens: int = 2048
+    seed: int = 0
+
+    def open_model(self) -> tuple[str, torch.nn.Module, Tokenizer]:
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        from .pool import TORCH_DTYPES
+        from .tokenizer import ByteTokenizer
+
+        config = LlamaConfig(
+            vocab_size=END_TOKEN + 1,
+            hidden_size=self.head_count * self.head_dim,
+            intermediate_size=2 * self.head_count * self.head_dim,
+            num_hidden_layers=self.layer_count,
+            num_attention_heads=self.head_count,
+            num_key_value_heads=self.kv_head_count,
+            max_position_embeddings=self.context_tokens,
+            bos_token_id=None,
+            eos_token_id=END_TOKEN,
+            initializer_range=0.3,  # wide enough that the next token depends on the whole prompt
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            network: torch.nn.Module = LlamaForCausalLM(config)
+        return f"tiny-{self.seed}", network.to(TORCH_DTYPES[self.dtype]).eval(), ByteTokenizer()

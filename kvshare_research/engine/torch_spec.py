@@ -1,0 +1,80 @@
+"""The settings every torch engine has, checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvshare_research.core.errors import ConfigError
+
+from .base import CHUNKINGS, DTYPE_BYTES, Engine, EngineSpec, Tokenizer, check_choice
+
+if TYPE_CHECKING:
+    import torch
+
+DEVICES = ("cpu", "cuda")
+
+
+def device_for(local_rank: int, visible_device_count: int) -> str:
+    """The CUDA device of a rank: ranks of a host take its devices in turn. Raises ConfigError if none is visible."""
+    if visible_device_count < 1:
+        raise ConfigError(
+            "`device` is `cuda`, but no GPU is visible; use `engine.device=cpu` or check CUDA_VISIBLE_DEVICES"
+        )
+    return f"cuda:{local_rank % visible_device_count}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchEngineSpec(EngineSpec, ABC):
+    """A transformers model in torch. Subclasses say where model and tokenizer come from.
+
+    `chunking: canonical` cuts every prefill at multiples of `chunk_tokens`, so that reuse up to such a multiple gives
+    bit-equal results; `off` computes a stretch in one pass, and reuse gives equal greedy tokens in fp32.
+    """
+
+    dtype: str = "fp32"
+    device: str = "cpu"
+    threads: int = 1  # of torch, on the CPU; exactness is only claimed for 1
+    block_tokens: int = 16
+    pool_bytes: int = 256 << 20
+    chunking: str = "off"
+    chunk_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        check_choice("dtype", self.dtype, tuple(DTYPE_BYTES))
+        check_choice("device", self.device, DEVICES)
+        check_choice("chunking", self.chunking, CHUNKINGS)
+        for field in ("threads", "block_tokens", "pool_bytes", "chunk_tokens"):
+            value = getattr(self, field)
+            if value < 1:
+                raise ConfigError(f"`{field}` is `{value}`, expected at least 1")
+        if self.chunking == "canonical" and self.chunk_tokens % self.block_tokens:
+            raise ConfigError(
+                f"`chunk_tokens` is `{self.chunk_tokens}`, expected a multiple of `block_tokens` "
+                f"(`{self.block_tokens}`)"
+            )
+
+    @abstractmethod
+    def open_model(self) -> tuple[str, torch.nn.Module, Tokenizer]:
+        """Name, network on the CPU in `dtype`, tokenizer. Raises EngineError if they cannot be had."""
+
+    def load(self, local_rank: int) -> Engine:
+        import torch
+
+        from .torch_engine import TorchEngine
+
+        device = device_for(local_rank, torch.cuda.device_count()) if self.device == "cuda" else "cpu"
+        if self.device == "cpu":
+            torch.set_num_threads(self.threads)
+        name, network, tokenizer = self.open_model()
+        return TorchEngine(
+            name=name,
+            network=network.to(device),
+            tokenizer=tokenizer,
+            dtype=self.dtype,
+            device=device,
+            block_tokens=self.block_tokens,
+            pool_bytes=self.pool_bytes,
+            chunk_tokens=self.chunk_tokens if self.chunking == "canonical" else None,
+        )

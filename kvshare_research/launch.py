@@ -1,0 +1,165 @@
+"""Starting MPI ranks and keeping them in step: `mpiexec` from outside, announcements from rank 0 inside.
+
+Whether this process is a rank is read from the environment, so that no command loads MPI before it needs it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, final
+
+from .core.errors import ConfigError
+
+# Set for every rank by MPICH, Intel MPI and Slurm's PMI; by PMIx launchers; by Open MPI.
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+GRACE_S = 5.0  # how long ranks may take to end after a signal
+POLL_S = 0.002  # a waiting rank sleeps this long between looks: it must not burn a core that another computes on
+_CONTROL_TAG = 1
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiDriver:
+    """Real ranks. `mpiexec` is a launcher's path (null: the one beside this Python, else on PATH)."""
+
+    needs_ranks: ClassVar[bool] = True
+
+    mpiexec: str | None = None
+    mpiexec_args: tuple[str, ...] = ()  # further launcher arguments, for example a host list
+
+
+def inside_mpi(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether an MPI launcher started this process."""
+    return any(name in environ for name in RANK_VARIABLES)
+
+
+def find_mpiexec(given: str | None) -> Path:
+    """The launcher to use; ConfigError where there is none."""
+    if given is not None:
+        found = shutil.which(given)
+        if found is None:
+            raise ConfigError(f"`driver.mpiexec` is `{given}`, expected an executable launcher")
+        return Path(found)
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if found is None or importlib.util.find_spec("mpi4py") is None:
+        missing = "`mpi4py`" if found else f"`mpiexec`, which is neither in `{beside.parent}` nor on PATH"
+        raise ConfigError(f"`driver=mpi` needs {missing}; install it with: pip install 'kvshare_research[mpi]'")
+    return Path(found)
+
+
+def rank_command(
+    driver: MpiDriver, ranks: int, module: str, arguments: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """The command line that runs `module` on `ranks` processes, and the environment it needs; starts nothing."""
+    launcher = find_mpiexec(driver.mpiexec)
+    env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    if sys.stdout.isatty():  # the ranks write to a pipe that ends at this terminal
+        size = shutil.get_terminal_size()
+        env |= {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "1", "COLUMNS": str(size.columns), "LINES": str(size.lines)}
+    flags: list[str] = []
+    if _is_open_mpi(launcher):
+        library = launcher.parent.parent / "lib" / "libmpi.so.40"
+        if library.exists():
+            env["MPI4PY_LIBMPI"] = str(library)
+        if os.geteuid() == 0:
+            env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        flags = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--mca", "osc", "^ucx"]
+        for name in env:
+            flags += ["-x", name]
+    program = [sys.executable, "-m", "mpi4py", "-m", module, *arguments]
+    return [str(launcher), *flags, *driver.mpiexec_args, "-n", str(ranks), *program], env
+
+
+def run_ranks(command: Sequence[str], extra_env: Mapping[str, str]) -> int:
+    """The exit code of `command` after it has ended, with every process it started, whatever ends this one."""
+    env = {**extra_env, **os.environ}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A session of its own: signals reach the ranks once, through here, and nothing outlives the group.
+    child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    previous = signal.signal(signal.SIGTERM, _exit_on_signal)
+    try:
+        code = child.wait()
+        return 128 - code if code < 0 else code
+    except KeyboardInterrupt:
+        _end(child, signal.SIGINT)
+        raise
+    finally:
+        _end(child, signal.SIGTERM)
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _is_open_mpi(launcher: Path) -> bool:
+    try:
+        answer = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"the launcher `{launcher}` does not run: {error}") from None
+    return "Open MPI" in answer.stdout or "OpenRTE" in answer.stdout
+
+
+def _exit_on_signal(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _end(child: subprocess.Popen[bytes], number: int) -> None:
+    if child.poll() is not None:
+        return
+    child.send_signal(number)
+    try:
+        child.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+class World:
+    """The ranks of this job. Rank 0 announces what all do next; the others follow until it says stop."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI  # loading it joins the job
+
+        self.comm: Any = MPI.COMM_WORLD
+        self._control: Any = self.comm.Dup()
+        self.rank: int = self.comm.Get_rank()
+        self.size: int = self.comm.Get_size()
+
+    def announce(self, message: object) -> None:
+        """Every other rank gets `message` from `next`. Rank 0 only."""
+        for rank in range(1, self.size):
+            self._control.send(message, dest=rank, tag=_CONTROL_TAG)
+
+    def next(self) -> Any:
+        """What rank 0 announced; waits asleep."""
+        while not self._control.Iprobe(source=0, tag=_CONTROL_TAG):
+            time.sleep(POLL_S)
+        return self._control.recv(source=0, tag=_CONTROL_TAG)
+
+    def abort(self, code: int) -> NoReturn:
+        """Every rank of the job ends now, without its consent."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what went wrong has been said; MPI would add lines of its own
+        self.comm.Abort(code)
+        raise SystemExit(code)
+
+    def leave(self, code: int) -> NoReturn:
+        """This rank ends with `code` in good order; all ranks must call it."""
+        from mpi4py import MPI
+
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._control.Free()
+        MPI.Finalize()
+        os._exit(code)  # an exit code other than 0 through the interpreter makes the MPI runner abort noisily

@@ -1,0 +1,1 @@
+"""How messages and blocks travel: wire formats, the MPI endpoint and emulated links."""
