@@ -46,19 +46,19 @@ class GeneratedWorkload(Workload):
     working_set_over_pool: float | None = field(default=None)
 
     def __post_init__(self) -> None:
-        _between("application_count", self.application_count, 1, None)
-        _between("tenants_per_application", self.tenants_per_application, 1, None)
-        _between("prompt_tokens", self.prompt_tokens, 2, None)
-        _between("output_tokens_max", self.output_tokens_max, 1, None)
-        _between("system_ratio", self.system_ratio, 0, 1)
-        _between("application_zipf_exponent", self.application_zipf_exponent, 0, None)
-        _between("tenant_zipf_exponent", self.tenant_zipf_exponent, 0, None)
+        between("application_count", self.application_count, 1, None)
+        between("tenants_per_application", self.tenants_per_application, 1, None)
+        between("prompt_tokens", self.prompt_tokens, 2, None)
+        between("output_tokens_max", self.output_tokens_max, 1, None)
+        between("system_ratio", self.system_ratio, 0, 1)
+        between("application_zipf_exponent", self.application_zipf_exponent, 0, None)
+        between("tenant_zipf_exponent", self.tenant_zipf_exponent, 0, None)
         if not 0 < self.overlap < 1:
             raise ConfigError(f"`workload.overlap` is `{self.overlap}`, expected a number above 0 and below 1")
         if (self.request_count is None) == (self.working_set_over_pool is None):
             raise ConfigError("`workload` needs either `request_count` or `working_set_over_pool`, the other one null")
         if self.request_count is not None:
-            _between("request_count", self.request_count, 1, REQUEST_COUNT_MAX)
+            between("request_count", self.request_count, 1, REQUEST_COUNT_MAX)
         if self.working_set_over_pool is not None and not 0 < self.working_set_over_pool < float("inf"):
             raise ConfigError(
                 f"`workload.working_set_over_pool` is `{self.working_set_over_pool}`, expected a number above 0"
@@ -159,7 +159,8 @@ class _Press:
         return np.concatenate([cut_text(self.given.tokenizer, pieces, room), self.markup.closing])
 
 
-def _between(name: str, value: float, lowest: float, highest: float | None) -> None:
+def between(name: str, value: float, lowest: float, highest: float | None) -> None:
+    """Nothing, if the value is in range; else a ConfigError that names it."""
     if isinstance(value, bool) or value < lowest or (highest is not None and value > highest):
         upper = "" if highest is None else f" and at most {highest}"
         raise ConfigError(f"`workload.{name}` is `{value}`, expected at least {lowest}{upper}")
