@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -60,7 +60,8 @@ def _command(job: Job, config_name: str, module: str) -> int:
         from .help import help_text
 
         if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")) == "0":
-            print(help_text(_folders(), config_name, module))
+            with suppress(BrokenPipeError):  # piped into something that has read enough
+                print(help_text(_folders(), config_name, module), flush=True)
         return 0
     if not launch.inside_mpi():
         return _compose(config_name, lambda cfg: _start(job, cfg, module))
