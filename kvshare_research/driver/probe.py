@@ -17,6 +17,7 @@ class Prober:
         self._series: wire.MeasureLink | None = None
         self._asked_us = 0
         self._probe = 0
+        self._arrived_bytes = 0
         self._rows: list[tuple[int, ...]] = []
 
     def start(self, series: wire.MeasureLink) -> Step:
@@ -24,9 +25,12 @@ class Prober:
         self._series, self._rows = series, []
         return self._ask(series)
 
-    def answered(self, probe: int) -> Step:
-        """The next question, or all timings (us, one row per repeat); None for an answer nobody waits for."""
+    def answered(self, probe: int, payload_bytes: int) -> Step:
+        """After the last byte the next question, or all timings (us, one row per repeat); else None."""
         if self._series is None or probe != self._probe:
+            return None
+        self._arrived_bytes += payload_bytes
+        if self._arrived_bytes < self._series.payload_bytes:
             return None
         self._rows.append((self._now_us() - self._asked_us,))
         if len(self._rows) < self._series.repeats:
@@ -36,5 +40,6 @@ class Prober:
 
     def _ask(self, series: wire.MeasureLink) -> Step:
         self._probe += 1
+        self._arrived_bytes = 0
         self._asked_us = self._now_us()
         return series.source, wire.ProbeAsked(self._probe, series.payload_bytes)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kvshare_research.core.errors import RemoteError
@@ -55,3 +58,21 @@ def replay(data: bytes) -> Replayed:
     return Replayed(
         node=log.place.node, event_count=len(log.entries), effect_count=effect_count, mismatches=tuple(mismatches)
     )
+
+
+def main(paths: Sequence[str]) -> int:
+    """Replays the logs named on a command line and says of each in one line what came of it; 1 if any differs."""
+    differing = 0
+    for path in paths:
+        done = replay(Path(path).read_bytes())
+        who = "router" if done.node is None else f"node {done.node}"
+        counts = f"{done.event_count} inputs, {done.effect_count} effects, {len(done.mismatches)} mismatches"
+        print(f"{path}: {who}, {counts}")
+        for row in done.mismatches[:3]:
+            print(f"  input {row.index} ({row.kind} at {row.now_us} us) now gives {row.decided}")
+        differing += bool(done.mismatches)
+    return min(differing, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -22,6 +22,7 @@ from kvshare_research.driver.compute import ComputeThread
 from kvshare_research.driver.log import EventLog
 from kvshare_research.driver.probe import Prober
 from kvshare_research.transport import wire
+from kvshare_research.transport.frames import FRAME_BYTES_MAX
 from kvshare_research.transport.link import UniformLink
 from kvshare_research.transport.mpi import Channel, Endpoint, Received
 from kvshare_research.transport.shaped import ShapedEndpoint
@@ -165,9 +166,11 @@ class WorkerLoop:
             if sent is not None:
                 self._feed(sent)
         elif isinstance(message, wire.ProbeAsked):
-            self._to_node(sender, wire.ProbeAnswered(message.probe, bytes(message.payload_bytes)))
+            for start in range(0, max(1, message.payload_bytes), FRAME_BYTES_MAX):
+                part = bytes(min(FRAME_BYTES_MAX, message.payload_bytes - start))
+                self._to_node(sender, wire.ProbeAnswered(message.probe, part))
         elif isinstance(message, wire.ProbeAnswered):
-            self._probe_on(self._prober.answered(message.probe))
+            self._probe_on(self._prober.answered(message.probe, len(message.payload)))
         else:
             raise RemoteError(f"rank {item.rank} sent a {type(message).__name__}, which is not for a worker")
 

@@ -160,7 +160,7 @@ class Measured(_Wire, frozen=True):
 
 
 class ProbeAsked(_Wire, frozen=True):
-    """Worker to worker: answer with this many bytes."""
+    """Worker to worker: answer with this many bytes, in messages no larger than a frame of blocks."""
 
     probe: int
     payload_bytes: int

@@ -1,0 +1,116 @@
+"""The program that test_mpi.py starts on real ranks: `python -m tests.driver.job <scenario> <output folder>`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvshare_research.core.errors import ConfigError
+from kvshare_research.driver.cluster import Cluster, Played, RunBroken
+from kvshare_research.driver.mpi import launch
+
+from .kit import TestAssembly, directory, prompt
+
+ENGINE = {"engine": {"pool_bytes": 4 << 20}}
+TOKENS = 16 * 12 + 5  # 12 full blocks and a tail
+
+
+def _write(folder: Path, name: str, played: Played) -> None:
+    row: dict[str, Any] = {
+        "outcomes": played.outcomes, "counters": played.counters, "complete": played.complete,
+        "elapsed_us": played.elapsed_us, "arrived": played.arrived_count,
+    }  # fmt: skip
+    (folder / f"{name}.json").write_bytes(msgspec.json.encode(row))
+    for machine, log in played.logs.items():
+        (folder / f"{name}.{machine}.log").write_bytes(log)
+
+
+def _cases(cluster: Cluster, folder: Path) -> None:
+    """First computed on node 0, then wanted on node 1, under different circumstances."""
+    engines = cluster.load(ENGINE)
+    (folder / "engines.json").write_bytes(msgspec.json.encode(engines))
+    on = [prompt(1, TOKENS, request_id=i, executor=int(i > 0), tenant=1 + (i == 1)) for i in range(3)]
+    cases: dict[str, dict[str, Any]] = {
+        "pull": {},
+        "split": {"front_blocks": 3},
+        "flipped": {"fault": {"node": 0, "flip": 0}},
+        "revoked": {"revoked_at": 0},
+        "late": {"fault": {"node": 0, "hold": True}, "deadline_us": 300_000},
+        "emulated": {"link": {"rtt_us": 40_000, "rate_bits_per_s": 50_000_000, "label": "emulated"}},
+    }
+    for name, config in cases.items():
+        cluster.reset(config, record=True)
+        _write(folder, name, cluster.play_idle(on))
+    _write(folder, "last_fetch", cluster.play_idle([prompt(9, 40, request_id=7, executor=1)]))
+    trips = cluster.measure_link(0, 1, payload_bytes=0, repeats=2)
+    bulk = cluster.measure_link(0, 1, payload_bytes=100_000, repeats=2)
+    prefill = cluster.measure_prefill(1, [(0, 64), (32, 64)], repeats=2, seed=3)
+    (folder / "measured.json").write_bytes(msgspec.json.encode([trips, bulk, prefill]))
+    told: list[tuple[int, int]] = []
+    cluster.reset({}, record=True)
+    burst = [(i * 2000, *prompt(i % 4, 100 + i, request_id=100 + i, executor=i % 2)[1:]) for i in range(12)]
+    changed = cluster.router.directory.revoked(2, 1) if cluster.router else directory()
+    event = _directory_changed(changed)
+    played = cluster.play(burst, progress=lambda done, of: told.append((done, of)), at=[(5000, event)])
+    _write(folder, "burst", played)
+    assert cluster.router is not None
+    cluster.wait_until(cluster.router.revocation_complete, "hear that the revocation is everywhere")
+    (folder / "told.json").write_bytes(msgspec.json.encode(told))
+
+
+def _directory_changed(changed: Any) -> Any:
+    from kvshare_research.core.messages import DirectoryChanged
+
+    return DirectoryChanged(directory=changed)
+
+
+def _broken(cluster: Cluster, folder: Path) -> None:
+    """Node 1 has a fault; what came before is still written."""
+    cluster.load(ENGINE)
+    cluster.reset({"raise_at": 1})
+    on = [prompt(i, 100, request_id=i, executor=i % 2) for i in range(6)]
+    try:
+        cluster.play_idle(on)
+    except RunBroken as error:
+        _write(folder, "partial", error.partial)
+        raise
+
+
+def _endless(cluster: Cluster, folder: Path) -> None:
+    """Plays until interrupted."""
+    cluster.load(ENGINE)
+    cluster.reset({})
+    first = prompt(1, 100, request_id=0, executor=0)
+    (folder / "started").touch()
+    schedule = [first, (10**9, replace(first[1], request_id=1), *first[2:])]
+    try:
+        cluster.play(schedule)
+    except RunBroken as error:
+        _write(folder, "partial", error.partial)
+        raise
+
+
+def _misconfigured(cluster: Cluster, folder: Path) -> None:
+    raise ConfigError("`selector` is `cheepest`; did you mean `cheapest`?")
+
+
+def _no_engine(cluster: Cluster, folder: Path) -> None:
+    cluster.load({"engine": {"pool_bytes": 1}})
+
+
+SCENARIOS = {
+    "cases": _cases, "broken": _broken, "endless": _endless, "misconfigured": _misconfigured, "no_engine": _no_engine,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    scenario, out = SCENARIOS[sys.argv[1]], Path(sys.argv[2])
+
+    def main(cluster: Cluster) -> None:
+        scenario(cluster, out)
+
+    sys.exit(launch(main, TestAssembly()))

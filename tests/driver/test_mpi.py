@@ -1,0 +1,218 @@
+"""Real ranks, the tiny model, real bytes: what crosses, what is refused, how a job ends. One launch serves many tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mpi4py")
+pytest.importorskip("torch")
+
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+ROOT = Path(__file__).parents[2]
+PROMPT_TOKENS, FULL_BLOCKS, BLOCK_BYTES = 197, 12, 2 * 2 * 2 * 8 * 16 * 4  # layers, K and V, heads, dim, tokens, fp32
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside python")]
+
+
+def _start(scenario: str, out: Path, ranks: int) -> subprocess.Popen[str]:
+    env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
+    command = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "tests.driver.job", scenario, str(out)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **pipes)
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    said: str  # by the project, without what the launcher adds
+    stderr: str
+
+
+def _end(job: subprocess.Popen[str]) -> Ended:
+    """Waits for the end; nothing of the job's session may be left then."""
+    try:
+        _, err = job.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        pytest.fail("the job did not end")
+    assert not list(_session(job.pid)), "processes are left"
+    return Ended(job.returncode, "\n".join(line for line in err.splitlines() if line.startswith("kvshare:")), err)
+
+
+def _session(leader: int) -> Iterator[int]:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            yield int(stat.parent.name)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cases")
+    ended = _end(_start("cases", folder, 3))
+    assert (ended.code, ended.said) == (0, ""), ended.stderr
+    return folder
+
+
+def _case(out: Path, name: str) -> tuple[list[dict[str, Any]], dict[str, dict[str, int]]]:
+    row = json.loads((out / f"{name}.json").read_text())
+    assert row["complete"]
+    assert all(o["status"] == 0 for o in row["outcomes"])
+    return row["outcomes"], row["counters"]
+
+
+@pytest.mark.parametrize("name", ["pull", "split", "flipped", "revoked", "late", "emulated"])
+def test_tokens_are_those_of_recomputing_whatever_happens_to_the_bytes(out: Path, name: str) -> None:
+    (cold, wanted, again), _ = _case(out, name)
+    assert cold["computed_tokens"] == PROMPT_TOKENS
+    assert cold["output_tokens"] == wanted["output_tokens"] == again["output_tokens"]
+    assert len(cold["output_tokens"]) > 1
+    for other in (wanted, again):
+        assert other["logit_fingerprint"] == pytest.approx(cold["logit_fingerprint"], abs=1e-4)
+    assert again["computed_tokens"] == PROMPT_TOKENS - FULL_BLOCKS * 16
+
+
+@pytest.mark.parametrize(("name", "front"), [("pull", 0), ("split", 3), ("emulated", 0)])
+def test_the_wire_carries_the_planned_blocks_and_nothing_else(out: Path, name: str, front: int) -> None:
+    (_, wanted, _), counters = _case(out, name)
+    blocks = FULL_BLOCKS - front
+    assert wanted["pulled_tokens"] == blocks * 16
+    assert wanted["pulled_bytes"] == blocks * BLOCK_BYTES
+    assert counters["node0"]["payload_bytes_sent"] == blocks * BLOCK_BYTES
+    assert counters["node1"]["payload_bytes_received"] == blocks * BLOCK_BYTES
+    assert counters["node0"]["header_bytes_sent"] == counters["node1"]["header_bytes_received"] > 0
+    assert wanted["cross_tenant_tokens"] == blocks * 16, "bob reuses what ann computed"
+
+
+@pytest.mark.parametrize(
+    ("name", "sign"),
+    [
+        ("flipped", ("node1", "damaged_frames", 1)),
+        ("revoked", ("node1", "refusals_received", 1)),
+        ("late", ("node1", "deadlines_missed", 1)),
+    ],
+)
+def test_bytes_that_may_not_be_used_are_not(out: Path, name: str, sign: tuple[str, str, int]) -> None:
+    (_, wanted, _), counters = _case(out, name)
+    assert wanted["computed_tokens"] == PROMPT_TOKENS
+    assert wanted["pulled_tokens"] == 0
+    node, counter, count = sign
+    assert counters[node][counter] == count
+
+
+def test_the_holder_sends_nothing_without_a_right(out: Path) -> None:
+    _, counters = _case(out, "revoked")
+    assert counters["node0"]["refusals_sent"] == 1
+    assert "payload_bytes_sent" not in counters["node0"]
+
+
+def test_late_bytes_are_counted_and_dropped(out: Path) -> None:
+    _, counters = _case(out, "late")
+    assert counters["node1"]["late_frames"] == counters["node0"]["frames_sent"] > 0
+
+
+def test_an_emulated_link_takes_at_least_its_time(out: Path) -> None:
+    (cold, wanted, _), _ = _case(out, "emulated")
+    carried_us = FULL_BLOCKS * BLOCK_BYTES * 8 / 50
+    assert wanted["fetch_us"] >= 40_000 + carried_us
+    assert wanted["route_us"] >= 40_000
+    assert wanted["ttft_us"] >= wanted["fetch_us"] + wanted["route_us"]
+    assert cold["executor"] == cold["ingress"]
+    trips, bulk, _ = json.loads((out / "measured.json").read_text())
+    assert min(trips) >= 40_000
+    assert min(bulk) >= 40_000 + 100_000 * 8 / 50
+
+
+def test_calibration_gives_a_time_for_every_point_and_repeat(out: Path) -> None:
+    _, _, prefill = json.loads((out / "measured.json").read_text())
+    assert [len(row) for row in prefill] == [2, 2]
+    assert all(us > 0 for row in prefill for us in row)
+
+
+def test_an_open_loop_serves_all_and_tells_how_far_it_is(out: Path) -> None:
+    outcomes, _ = _case(out, "burst")
+    assert [o["request_id"] for o in outcomes] == list(range(100, 112))
+    told = json.loads((out / "told.json").read_text())
+    assert told[-1] == [12, 12]
+    times = [o["arrival_us"] for o in outcomes]
+    assert [t - times[0] for t in times] == [2000 * i for i in range(12)]
+
+
+def test_a_fresh_process_decides_every_log_alike(out: Path) -> None:
+    logs = sorted(str(p) for p in out.glob("*.log"))
+    assert len(logs) == 3 * 8
+    for hash_seed in ("1", "77"):
+        env = dict(os.environ, PYTHONHASHSEED=hash_seed, PYTHONPATH=str(ROOT))
+        command = [sys.executable, "-m", "kvshare_research.driver.replay", *logs]
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = done.stdout.splitlines()
+        assert len(lines) == len(logs)
+        assert all(line.endswith(" 0 mismatches") for line in lines)
+
+
+def test_logs_carry_no_tokens(out: Path) -> None:
+    prompts = b"".join(p.read_bytes() for p in out.glob("pull.*.log"))
+    assert b"first_token" in prompts
+    from kvshare_research.driver.log import read_log
+    from kvshare_research.transport.wire import decode_core
+
+    for path in out.glob("pull.*.log"):
+        for entry in read_log(path.read_bytes()).entries:
+            event = decode_core(entry.kind, entry.body)
+            assert not getattr(event, "first_token", None)
+            assert not any(getattr(event, "tokens", ()))
+            assert not any(getattr(getattr(event, "outcome", None), "output_tokens", ()))
+
+
+def test_a_rank_that_raises_ends_all_and_what_came_before_is_kept(tmp_path: Path) -> None:
+    ended = _end(_start("broken", tmp_path, 3))
+    assert ended.code == 1
+    assert ended.said.startswith("kvshare: rank 2: ZeroDivisionError: planted at kit.py:")
+    assert ended.said.count("\n") == 0
+    partial = json.loads((tmp_path / "partial.json").read_text())
+    assert not partial["complete"]
+    assert [o["request_id"] for o in partial["outcomes"]] == [0, 1, 2]
+    assert partial["arrived"] == 4
+
+
+@pytest.mark.parametrize(
+    ("scenario", "ranks", "code", "said"),
+    [
+        ("misconfigured", 2, 2, "kvshare: rank 0: `selector` is `cheepest`; did you mean `cheapest`?"),
+        ("no_engine", 2, 1, "kvshare: rank 1: `pool_bytes` is `1`, expected at least"),
+        ("cases", 1, 2, "kvshare: rank 0: 1 rank given, expected 2 or more: start with `mpiexec -n 3 ...`"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, scenario: str, ranks: int, code: int, said: str) -> None:
+    ended = _end(_start(scenario, tmp_path, ranks))
+    assert ended.code == code
+    assert ended.said.startswith(said)
+    assert ended.said.count("\n") == 0
+
+
+def test_an_interrupt_ends_all_and_keeps_what_came(tmp_path: Path) -> None:
+    job = _start("endless", tmp_path, 2)
+    limit = time.monotonic() + 60
+    while not (tmp_path / "started").exists():
+        assert time.monotonic() < limit
+        assert job.poll() is None
+        time.sleep(0.05)
+    job.send_signal(signal.SIGINT)
+    ended = _end(job)
+    assert ended.code != 0
+    assert ended.said == "kvshare: interrupted"
+    assert not json.loads((tmp_path / "partial.json").read_text())["complete"]
