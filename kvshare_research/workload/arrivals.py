@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, final
+from typing import final
 
 import numpy as np
 
@@ -14,10 +14,9 @@ from kvshare_research.workload.base import PromptItem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalPlan:
-    """Arrival times from the start of the run, ascending; at most `outstanding_max` requests are in flight."""
+    """Arrival times from the start of the run, ascending."""
 
     times_us: tuple[int, ...]
-    outstanding_max: int | None
 
     def timed(self, items: Iterable[PromptItem]) -> list[PromptItem]:
         """The same prompts with their arrival times."""
@@ -25,44 +24,28 @@ class ArrivalPlan:
         return [replace(i, request=replace(i.request, arrival_us=time_us)) for i, time_us in pairs]
 
 
-class Arrivals(Protocol):
-    """When requests arrive."""
-
-    def plan(self, request_count: int, *, worker_count: int, service_us: float, seed: int) -> ArrivalPlan:
-        """Times for so many requests; `service_us` is the mean idle service time when everything is recomputed."""
-
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Poisson(Arrivals):
+class Poisson:
     """Open loop: exponential gaps at rate = utilisation x workers / mean service time, whatever the system does."""
 
     utilisation_ratio: float
 
     def __post_init__(self) -> None:
         if not 0 < self.utilisation_ratio < float("inf"):
-            raise ConfigError(f"`arrivals.utilisation_ratio` is `{self.utilisation_ratio}`, expected a number above 0")
+            raise ConfigError(f"`utilisation_ratio` is `{self.utilisation_ratio}`, expected a number above 0")
 
     def rate_per_us(self, *, worker_count: int, service_us: float) -> float:
         """Mean arrivals in a microsecond."""
         return self.utilisation_ratio * worker_count / service_us
 
     def plan(self, request_count: int, *, worker_count: int, service_us: float, seed: int) -> ArrivalPlan:
+        """Times for so many requests; `service_us` is the mean idle service time when everything is recomputed."""
         _check(request_count, worker_count, service_us)
         # Unit gaps come from the seed alone, so that two utilisations differ by a stretch of time only.
         unit_gaps = np.random.Generator(np.random.PCG64([seed, 0xA221])).standard_exponential(request_count)
         times = np.cumsum(unit_gaps) / self.rate_per_us(worker_count=worker_count, service_us=service_us)
-        return ArrivalPlan(times_us=tuple(int(t) for t in np.floor(times)), outstanding_max=None)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Idle(Arrivals):
-    """One at a time: the next request is sent when the one before has finished, so nothing ever queues."""
-
-    def plan(self, request_count: int, *, worker_count: int, service_us: float, seed: int) -> ArrivalPlan:
-        _check(request_count, worker_count, service_us)
-        return ArrivalPlan(times_us=(0,) * request_count, outstanding_max=1)
+        return ArrivalPlan(times_us=tuple(int(t) for t in np.floor(times)))
 
 
 def _check(request_count: int, worker_count: int, service_us: float) -> None:

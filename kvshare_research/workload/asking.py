@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
 
+from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Request, Segment
 from kvshare_research.core.rights import GROUP, PUBLIC
 from kvshare_research.workload.base import PromptItem, Tokens, WorkloadInput
-from kvshare_research.workload.catalogue import Template
+from kvshare_research.workload.catalogue import LAYERS, Catalogue, Template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +84,8 @@ def prompt_item(
 ) -> PromptItem:
     """The request of `ask` with the tokens of its layers (system, few-shot, user); an empty layer is no segment."""
     scope_ids = ask.template.scope_ids(given.directory, tenant_id=ask.tenant_id, user_id=ask.user_id)
-    segments = tuple(
-        Segment(scope_id=scope_id, token_count=len(tokens))
-        for scope_id, tokens in zip(scope_ids, layers, strict=True)
-        if len(tokens)
-    )
+    used = [i for i, tokens in enumerate(layers) if len(tokens)]
+    segments = tuple(Segment(scope_id=scope_ids[i], token_count=len(layers[i])) for i in used)
     request = Request(
         request_id=ask.index,
         tenant_id=ask.tenant_id,
@@ -103,9 +101,23 @@ def prompt_item(
         request=request,
         tokens=np.concatenate(layers),
         application=ask.template.application,
+        layers=tuple(LAYERS[i] for i in used),
         shared_tokens=len(system) + (0 if is_own_text(ask.template) else len(few_shot)),
         tenant_shared_tokens=len(system) + len(few_shot),
     )
+
+
+def asked_by(
+    item: PromptItem, *, tenant_id: int, user_id: int, directory: Directory, catalogue: Catalogue
+) -> PromptItem:
+    """The same text as this other tenant and user would ask it, with the scopes that the catalogue gives them."""
+    template = catalogue.template(item.application)
+    scope_ids = template.scope_ids(directory, tenant_id=tenant_id, user_id=user_id)
+    segments = tuple(
+        replace(segment, scope_id=scope_ids[LAYERS.index(layer)])
+        for segment, layer in zip(item.request.segments, item.layers, strict=True)
+    )
+    return replace(item, request=replace(item.request, tenant_id=tenant_id, user_id=user_id, segments=segments))
 
 
 def is_own_text(template: Template) -> bool:

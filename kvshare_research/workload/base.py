@@ -43,13 +43,15 @@ class WorkloadInput:
 class PromptItem:
     """A request (arrival 0) and its tokens, with what it shares by construction.
 
-    The first `tenant_shared_tokens` are the same in every request of this tenant and application, the first
-    `shared_tokens` in every request of the application. The rest is this request's own.
+    `layers` names the layer of each segment; a layer without text is no segment. The first `tenant_shared_tokens` are
+    the same in every request of this tenant and application, the first `shared_tokens` in every request of the
+    application. The rest is this request's own.
     """
 
     request: Request
     tokens: Tokens
     application: str
+    layers: tuple[str, ...]
     shared_tokens: int
     tenant_shared_tokens: int
 

@@ -68,9 +68,9 @@ class Catalogue:
     accounts: tuple[AccountBytes, ...]
 
     def template(self, application: str) -> Template:
-        """The template of this name; ConfigError with the nearest name where there is none."""
+        """The template of this name, or of the set before its slash; ConfigError names the nearest."""
         for template in self.templates:
-            if template.application == application:
+            if template.application in (application, application.partition("/")[0]):
                 return template
         names = [t.application for t in self.templates]
         raise ConfigError(f"no application `{application}` in the catalogue{did_you_mean(application, names)}")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.workload.arrivals import Idle, Poisson
+from kvshare_research.workload.arrivals import Poisson
 
 from .kit import given, spec
 
@@ -25,7 +25,6 @@ def test_gaps_are_exponential_at_the_dialled_rate(utilisation, workers, service_
     # Whole microseconds shift the law by at most one of them, far below what 20,000 samples resolve here.
     assert stats.kstest(gaps, "expon", args=(0, mean_us)).pvalue > 0.01
     assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 0.03
-    assert plan.outstanding_max is None
 
 
 @forall(seed=st.integers(0, 2**31), count=st.integers(0, 200), more=st.integers(0, 50))
@@ -48,10 +47,9 @@ def test_utilisation_only_stretches_time():
 
 def test_no_policy_can_reach_the_times():
     # The whole input of a plan is in its signature: nothing of tenancy, selector or retention is among it.
-    for kind in (Poisson, Idle):
-        assert list(inspect.signature(kind.plan).parameters) == [
-            "self", "request_count", "worker_count", "service_us", "seed",
-        ]  # fmt: skip
+    assert list(inspect.signature(Poisson.plan).parameters) == [
+        "self", "request_count", "worker_count", "service_us", "seed",
+    ]  # fmt: skip
 
 
 def test_timed_prompts_keep_everything_but_the_time():
@@ -65,22 +63,16 @@ def test_timed_prompts_keep_everything_but_the_time():
         plan.timed(items[:5])
 
 
-def test_idle_sends_one_at_a_time():
-    plan = Idle().plan(3, worker_count=2, service_us=1e5, seed=1)
-    assert plan.outstanding_max == 1
-    assert plan.times_us == (0, 0, 0)
-
-
 @pytest.mark.parametrize("utilisation", [0.0, -1.0, float("inf"), float("nan")])
 def test_utilisation_is_a_positive_number(utilisation):
     with pytest.raises(ConfigError) as caught:
         Poisson(utilisation_ratio=utilisation)
-    assert str(caught.value) == f"`arrivals.utilisation_ratio` is `{utilisation}`, expected a number above 0"
+    assert str(caught.value) == f"`utilisation_ratio` is `{utilisation}`, expected a number above 0"
 
 
 def test_service_time_and_workers_are_positive():
     with pytest.raises(ConfigError) as caught:
-        Idle().plan(3, worker_count=0, service_us=0, seed=1)
+        Poisson(utilisation_ratio=1.0).plan(3, worker_count=0, service_us=0, seed=1)
     assert str(caught.value) == (
         "arrivals for 3 requests, 0 workers and a service time of 0 us, expected at least 0 requests, 1 worker and a "
         "service time above 0 us"

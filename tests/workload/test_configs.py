@@ -7,7 +7,6 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from kvshare_research.workload.arrivals import Idle, Poisson
 from kvshare_research.workload.base import distinct_blocks
 from kvshare_research.workload.generated import GeneratedWorkload
 from kvshare_research.workload.prompt_files import PromptFilesWorkload
@@ -27,8 +26,6 @@ def composed(group: str, name: str, *overrides: str):
         ("workload", "generated", GeneratedWorkload),
         ("workload", "generated_eviction", GeneratedWorkload),
         ("workload", "prompt_files", PromptFilesWorkload),
-        ("arrivals", "poisson", Poisson),
-        ("arrivals", "idle", Idle),
     ],
 )
 def test_every_file_composes_and_builds(group, name, kind):
@@ -37,8 +34,7 @@ def test_every_file_composes_and_builds(group, name, kind):
 
 def test_every_file_is_named_above():
     mark = next(m for m in test_every_file_composes_and_builds.pytestmark if m.name == "parametrize")
-    for group in ("workload", "arrivals"):
-        assert {p.stem for p in (CONF / group).glob("*.yaml")} == {n for g, n, _ in mark.args[1] if g == group}
+    assert {p.stem for p in (CONF / "workload").glob("*.yaml")} == {row[1] for row in mark.args[1]}
 
 
 def test_eviction_differs_from_generated_only_in_what_it_says():

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.rights import GROUP, PUBLIC, TENANT, USER, tightens
+from kvshare_research.workload.asking import asked_by
 from kvshare_research.workload.base import PromptItem, distinct_blocks
 from kvshare_research.workload.cutting import QUESTION_TOKENS_MIN, markup_tokens
 from kvshare_research.workload.texts import application_names
@@ -149,6 +150,29 @@ def test_scopes_follow_the_catalogue_and_only_tighten(parties):
                 assert where.directory.membership(request.tenant_id, scope).active
         assert where.directory.users[request.user_id - 1][1] == request.tenant_id
         assert scopes[-1].level not in (PUBLIC, GROUP)
+
+
+@pytest.mark.parametrize("overlap", [0.30, 0.50])
+def test_the_same_text_asked_by_another_tenant_has_their_scopes(overlap):
+    where = given("saas")
+    items = spec(overlap=overlap, request_count=40).make(where)
+    for item in items:
+        request = item.request
+        same = asked_by(
+            item,
+            tenant_id=request.tenant_id,
+            user_id=request.user_id,
+            directory=where.directory,
+            catalogue=where.catalogue,
+        )
+        assert same.request == request
+        other = asked_by(item, tenant_id=5, user_id=10, directory=where.directory, catalogue=where.catalogue).request
+        assert [s.token_count for s in other.segments] == [s.token_count for s in request.segments]
+        levels = [
+            (where.directory.scopes[s.scope_id].level, where.directory.scopes[s.scope_id].party) for s in other.segments
+        ]
+        assert levels[-1] in {(TENANT, 5), (USER, 10)}
+        assert all(level == PUBLIC or party in (5, 10) for level, party in levels)
 
 
 # ------------------------------------------------------------------ popularity
