@@ -6,6 +6,7 @@ users, groups and scopes as `core/directory.py` numbers them. A request id is (r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -205,7 +206,7 @@ class QuoteTable:
     queued_requests: Column
     rtt_us: Column
     transfer_bytes: Column
-    pieces: tuple[tuple[Piece, ...], ...]
+    pieces: Sequence[tuple[Piece, ...]]
     token_count: int
     block_tokens: int
     readable_blocks: int

@@ -74,7 +74,7 @@ class QuoteInput:
     chain: Chain
     verdict: Verdict
     loads: tuple[NodeLoad, ...]
-    links: tuple[tuple[LinkRow, ...], ...]  # links[source][reader]
+    links: Sequence[Sequence[LinkRow]]  # links[source][reader]
     actions: frozenset[Action]
     block_bytes: int
     draw: int

@@ -1,0 +1,99 @@
+"""What a way of serving takes: whole picoseconds, only + and *, rounded up once to microseconds.
+
+These are the functions that quote (compiled as they stand), that calibration fits and that the proof tool runs on
+symbolic integers; they hold no float, no table and no loop.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PS_PER_US = 1_000_000
+
+
+class PrefillCoefficients(NamedTuple):
+    """The fitted prefill model; all are >= 0, so that more work never takes less time."""
+
+    c0_ps: int  # per launch of a prefill
+    c1_ps_per_token: int  # per new token
+    c2_ps_per_token: int  # per cached token
+    c3_ps_per_token2: int  # per pair of a new and a cached token
+    c4_ps_per_token2: int  # per pair of new tokens; about half of c3 for causal attention
+
+
+class Choice(NamedTuple):
+    """What ranks a quoted row; distinct rows of one table differ in it."""
+
+    ttft_us: int
+    moved_bytes: int
+    action: int
+    executor: int
+    source: int
+
+
+def prefill_ps(coefficients: PrefillCoefficients, new_tokens: int, cached_tokens: int) -> int:
+    """Time to compute `new_tokens` that attend to `cached_tokens` before them; nothing to compute takes no time.
+
+    c0 + c1*s + c2*k + c3*s*k + c4*s*s (Preble, arXiv 2407.00023, fits the same shape; a quadratic in the prompt is
+    Mooncake's flop count, arXiv 2407.00079).
+    """
+    if new_tokens <= 0:
+        return 0
+    return (
+        coefficients.c0_ps
+        + coefficients.c1_ps_per_token * new_tokens
+        + coefficients.c2_ps_per_token * cached_tokens
+        + coefficients.c3_ps_per_token2 * new_tokens * cached_tokens
+        + coefficients.c4_ps_per_token2 * new_tokens * new_tokens
+    )
+
+
+def up_to_us(time_ps: int) -> int:
+    """The least whole number of microseconds that is not shorter."""
+    return -(-time_ps // PS_PER_US)
+
+
+def setup_ps(rtt_us: int, inflight_bytes: int, ps_per_byte: int) -> int:
+    """Time before the first byte of a new fetch counts: one round trip, then what is under way on the link.
+
+    Charging every byte in flight bounds fair sharing from above, whatever the number of flows.
+    """
+    return rtt_us * PS_PER_US + inflight_bytes * ps_per_byte
+
+
+def fetch_ps(start_ps: int, moved_bytes: int, ps_per_byte: int) -> int:
+    """Time until the last of `moved_bytes` has arrived; moving nothing takes no time."""
+    if moved_bytes <= 0:
+        return 0
+    return start_ps + moved_bytes * ps_per_byte
+
+
+def fetch_us(rtt_us: int, inflight_bytes: int, ps_per_byte: int, moved_bytes: int) -> int:
+    """`fetch_ps` of a fetch from one source over one link, in microseconds, rounded up once."""
+    return up_to_us(fetch_ps(setup_ps(rtt_us, inflight_bytes, ps_per_byte), moved_bytes, ps_per_byte))
+
+
+def overlap_us(fetch_time_us: int, front_time_us: int) -> int:
+    """What is counted twice when the front is computed while the rest is fetched."""
+    return min(fetch_time_us, front_time_us)
+
+
+def ttft_us(route: int, queue: int, fetch: int, front: int, suffix: int, merge: int) -> int:
+    """Time to first token from its components, all in microseconds: fetch and front run side by side, the rest adds."""
+    return route + queue + max(fetch, front) + suffix + merge
+
+
+def better(best: Choice, candidate: Choice) -> Choice:
+    """The smaller of two by TTFT, then bytes moved, then action, executor and source: a total order.
+
+    So the winner of a fold does not depend on the order of rows, and computing (action 0, no bytes) wins its ties.
+    """
+    if candidate.ttft_us != best.ttft_us:
+        return candidate if candidate.ttft_us < best.ttft_us else best
+    if candidate.moved_bytes != best.moved_bytes:
+        return candidate if candidate.moved_bytes < best.moved_bytes else best
+    if candidate.action != best.action:
+        return candidate if candidate.action < best.action else best
+    if candidate.executor != best.executor:
+        return candidate if candidate.executor < best.executor else best
+    return candidate if candidate.source < best.source else best
