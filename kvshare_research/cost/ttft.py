@@ -1,0 +1,188 @@
+"""Quoted time to first token of every way of serving a request, by component."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core.costing import PrefillCoefficients
+from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.nouns import Action, Piece, QuoteTable
+from kvshare_research.core.ports import Cost, QuoteInput
+
+from .kernel import (
+    COLUMNS,
+    DEPTH,
+    NODE_ROWS,
+    PS_PER_BYTE_HIGH,
+    QUEUED_REQUESTS,
+    QUEUED_TOKENS,
+    QUEUED_WORK_US,
+    READ_PS_PER_BYTE,
+    ROWS_PER_EXECUTOR,
+    RTT_HIGH_US,
+    Job,
+    Sheet,
+    compiled,
+)
+from .links import matrix_of
+
+Ints = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TtftCost(Cost):
+    """route + queue + max(fetch, recomputed front) + suffix prefill + merge, per executor and way; changes nothing.
+
+    Rows of a live executor (or only of the pinned one): RECOMPUTE always, since a refused plan ends there; RESIDENT or
+    ROUTE with what it holds; PULL from the best and from the deepest holder (from each with `every_source`); MULTI_PULL
+    when two or more of the `sources_max` best holders share the work; SPLIT with the best holder when computing
+    the front while fetching the rest beats both. Blocks already on the executor are used by every way but RECOMPUTE.
+    The last prompt token is always computed and only whole blocks are reused. No live executor gives a table without
+    rows.
+
+    Coefficients are integer picoseconds (see `core/costing.py`); a `Calibration` gives measured ones. The `no_*` fields
+    are ablations: what a model blind to round trips, rates, load or merging would quote.
+    """
+
+    c0_ps: int
+    c1_ps_per_token: int
+    c2_ps_per_token: int
+    c3_ps_per_token2: int
+    c4_ps_per_token2: int
+    merge_ps_per_byte: int
+    receiver_ps_per_byte: int = 0  # of the reader's own link, shared by all its sources; 0 is never the bottleneck
+    tier_ps_per_byte: tuple[int, int, int] = (0, 0, 0)  # to read a block from device, host, disk memory
+    sources_max: int = 4
+    every_source: bool = False
+    single_source: bool = False
+    no_rtt: bool = False
+    no_bandwidth: bool = False
+    no_load: bool = False
+    no_merge: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tier_ps_per_byte", tuple(self.tier_ps_per_byte))
+        if len(self.tier_ps_per_byte) != 3:
+            raise ConfigError(
+                f"`tier_ps_per_byte` has {len(self.tier_ps_per_byte)} values, expected device, host, disk"
+            )
+        amounts = (*self.coefficients, self.merge_ps_per_byte, self.receiver_ps_per_byte, *self.tier_ps_per_byte)
+        if min(amounts) < 0:
+            raise ConfigError("a cost coefficient is negative, expected all >= 0, so that more work never takes less")
+        if self.sources_max < 1:
+            raise ConfigError(f"`sources_max` is {self.sources_max}, expected >= 1")
+
+    @property
+    def coefficients(self) -> PrefillCoefficients:
+        return PrefillCoefficients(
+            self.c0_ps, self.c1_ps_per_token, self.c2_ps_per_token, self.c3_ps_per_token2, self.c4_ps_per_token2
+        )
+
+    def quote(self, given: QuoteInput) -> QuoteTable:
+        """One row per way of serving `given.request`; changes nothing."""
+        request, chain = given.request, given.chain
+        token_count, block_tokens = request.token_count, chain.block_tokens
+        links = self._links(given)
+        node_count = links.shape[1]
+        cap = min((token_count - 1) // block_tokens, chain.block_count, given.verdict.readable_blocks)
+        alive, nodes = self._nodes(given, node_count, max(0, cap))
+        executors = np.flatnonzero(alive) if request.executor is None else _pinned(request.executor, alive)
+        may = sum(1 << int(action) for action in given.actions)
+        if self.single_source:
+            may &= ~(1 << int(Action.MULTI_PULL))
+        job = Job(
+            token_count,
+            block_tokens,
+            given.block_bytes,
+            request.ingress,
+            may,
+            int(self.every_source),
+            self.sources_max,
+            0 if self.no_merge else self.merge_ps_per_byte,
+            0 if self.no_bandwidth else self.receiver_ps_per_byte,
+        )
+        # A PULL row per holder is written before the best is kept, so the last executor needs room for all of them.
+        rows_per_executor = ROWS_PER_EXECUTOR + (node_count if self.every_source else 0)
+        row_room = len(executors) * rows_per_executor + node_count
+        out = np.empty((len(COLUMNS), row_room), np.int64)
+        multi = np.zeros((row_room, self.sources_max * self.sources_max, 3), np.int64)
+        row_count = compiled()(Sheet(out, multi, self.coefficients, job, nodes, links), executors)
+        columns = dict(zip(COLUMNS, out[:, :row_count], strict=True))
+        return QuoteTable(
+            **columns,
+            pieces=Pieces(out=out, multi=multi, row_count=row_count),
+            token_count=token_count,
+            block_tokens=block_tokens,
+            readable_blocks=given.verdict.readable_blocks,
+            best_blocks=int(nodes[DEPTH].max(initial=0)),
+            draw=given.draw,
+        )
+
+    def _links(self, given: QuoteInput) -> Ints:
+        """The layers that the kernel reads, blinded as configured."""
+        layers = matrix_of(given.links).layers[[0, 1, 3, 4]]
+        if self.no_rtt:
+            layers[RTT_HIGH_US] = 0
+        if self.no_bandwidth:
+            layers[PS_PER_BYTE_HIGH] = 0
+        return layers
+
+    def _nodes(self, given: QuoteInput, node_count: int, cap: int) -> tuple[Ints, Ints]:
+        """Which nodes live, and the rows that the kernel reads; the tier of a holder is that of its longest run."""
+        nodes = np.zeros((NODE_ROWS, node_count), np.int64)
+        alive = np.zeros(node_count, np.int64)
+        at = [load.node for load in given.loads]
+        alive[at] = [load.alive for load in given.loads]
+        nodes[QUEUED_TOKENS, at] = [load.queued_tokens for load in given.loads]
+        nodes[QUEUED_REQUESTS, at] = [load.queued_requests for load in given.loads]
+        if not self.no_load:
+            nodes[QUEUED_WORK_US, at] = [load.queued_work_us for load in given.loads]
+        depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]
+        for run in given.verdict.runs:
+            blocks, rate = min(run.block_count, cap), self.tier_ps_per_byte[run.tier]
+            if not alive[run.node] or blocks == 0:
+                continue
+            if blocks > depth[run.node] or (blocks == depth[run.node] and rate < read[run.node]):
+                depth[run.node], read[run.node] = blocks, rate
+        return alive, nodes
+
+
+def _pinned(executor: int, alive: Ints) -> Ints:
+    live = 0 <= executor < len(alive) and alive[executor]
+    return np.array([executor] if live else [], np.int64)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pieces(Sequence[tuple[Piece, ...]]):
+    """The fetches of each row, made when asked for: a decision reads one row of many."""
+
+    out: Ints
+    multi: Ints
+    row_count: int
+
+    def __len__(self) -> int:
+        return self.row_count
+
+    @overload
+    def __getitem__(self, row: int) -> tuple[Piece, ...]: ...
+    @overload
+    def __getitem__(self, row: slice) -> tuple[tuple[Piece, ...], ...]: ...
+    def __getitem__(self, row: int | slice) -> tuple[Piece, ...] | tuple[tuple[Piece, ...], ...]:
+        if isinstance(row, slice):
+            return tuple(self[i] for i in range(self.row_count)[row])
+        row = range(self.row_count)[row]
+        action, _, source, resident, pulled, front = self.out[:6, row].tolist()
+        if action == Action.MULTI_PULL:
+            found = [(start, end, node) for node, start, end in self.multi[row].tolist() if end > start]
+            return tuple(Piece(source=node, start=start, end=end) for start, end, node in sorted(found))
+        if pulled == 0:
+            return ()
+        start = resident + front
+        return (Piece(source=source, start=start, end=start + pulled),)

@@ -1,0 +1,1 @@
+"""Builders of small inputs, for tests of this project and of policies that users add."""

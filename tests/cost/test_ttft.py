@@ -1,0 +1,246 @@
+"""The quote: hand-computed rows, what must hold of any table, and the compiled loop against the plain one."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from kvshare_research.core.costing import fetch_ps, prefill_ps, setup_ps, up_to_us
+from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.nouns import NO_NODE, Action, QuoteTable
+from kvshare_research.core.ports import QuoteInput
+from kvshare_research.cost import kernel, ttft
+from kvshare_research.cost.links import matrix_of
+from kvshare_research.cost.ttft import TtftCost
+from kvshare_research.testing.tables import COLUMN_NAMES, quote_input, random_input
+
+CONF = Path(__file__).parents[2] / "conf" / "cost"
+# 1 ms a token, nothing else: times can be read off.
+PLAIN = TtftCost(
+    c0_ps=0, c1_ps_per_token=10**9, c2_ps_per_token=0, c3_ps_per_token2=0, c4_ps_per_token2=0, merge_ps_per_byte=0
+)
+RICH = TtftCost(
+    c0_ps=4 * 10**9,
+    c1_ps_per_token=2 * 10**9,
+    c2_ps_per_token=10**6,
+    c3_ps_per_token2=200_000,
+    c4_ps_per_token2=100_000,
+    merge_ps_per_byte=150,
+    receiver_ps_per_byte=900,
+    tier_ps_per_byte=(0, 40, 4_000),
+)
+SEEDS = st.integers(0, 10**9)
+
+
+def row(table: QuoteTable, action: Action, executor: int) -> int:
+    (found,) = np.flatnonzero((table.action == action) & (table.executor == executor))
+    return int(found)
+
+
+def values(table: QuoteTable, at: int, *names: str) -> tuple[int, ...]:
+    return tuple(int(getattr(table, name)[at]) for name in names)
+
+
+def test_every_way_by_hand() -> None:
+    """1,024 tokens in 64 blocks; node 0 (ingress) holds 8, 1 and 2 hold 40. 1 ms a token; 10 ms, 2 ms a block."""
+    given = quote_input(
+        depths={0: 8, 1: 40, 2: 40}, queued_us=(5_000, 0, 0), rtt_us=10_000, ps_per_byte=2_000_000, block_bytes=1_000
+    )
+    table = PLAIN.quote(given)
+    parts = ("route_us", "queue_us", "fetch_us", "prefill_us", "overlap_us", "merge_us", "ttft_us")
+    assert values(table, row(table, Action.RECOMPUTE, 0), *parts) == (0, 5_000, 0, 1_024_000, 0, 0, 1_029_000)
+    assert values(table, row(table, Action.RESIDENT, 0), *parts) == (0, 5_000, 0, 896_000, 0, 0, 901_000)
+    assert values(table, row(table, Action.ROUTE, 1), *parts) == (10_000, 0, 0, 384_000, 0, 0, 394_000)
+    # 32 blocks from one source: 10 + 64 ms; from two, 16 each: 10 + 32 ms.
+    assert values(table, row(table, Action.PULL, 0), *parts) == (0, 5_000, 74_000, 384_000, 0, 0, 463_000)
+    multi = row(table, Action.MULTI_PULL, 0)
+    assert values(table, multi, *parts) == (0, 5_000, 42_000, 384_000, 0, 0, 431_000)
+    assert [(p.start, p.end) for p in table.pieces[multi]] == [(8, 24), (24, 40)]
+    # SPLIT: f blocks at 16 ms beside 10 + 2 (32 - f) ms: f = 4 gives 64 and 66, f = 5 gives 80 and 64.
+    split = row(table, Action.SPLIT, 0)
+    assert values(table, split, "front_blocks", "pulled_blocks", *parts) == (
+        4, 28, 0, 5_000, 66_000, 448_000, 64_000, 0, 455_000,
+    )  # fmt: skip
+    assert [(p.source, p.start, p.end) for p in table.pieces[split]] == [(1, 12, 40)]
+    assert table.best_blocks == 40
+
+
+def test_uneven_holders_share_only_what_both_have() -> None:
+    """Node 1 holds 8 blocks, node 2 holds 40, at 1 ms each: node 2 brings the 32 deep ones, node 1 the rest."""
+    table = PLAIN.quote(
+        quote_input(depths={1: 8, 2: 40}, queued_us=(0, 0, 0), rtt_us=0, ps_per_byte=1_000_000, executor=0)
+    )
+    multi = row(table, Action.MULTI_PULL, 0)
+    assert [(p.source, p.start, p.end) for p in table.pieces[multi]] == [(1, 0, 8), (2, 8, 40)]
+    assert values(table, multi, "fetch_us") == (32_000,)
+
+
+def test_the_last_token_is_always_computed() -> None:
+    table = PLAIN.quote(quote_input(token_count=64, depths={0: 4}))
+    assert values(table, row(table, Action.RESIDENT, 0), "resident_blocks", "uncached_tokens") == (3, 16)
+
+
+def test_only_what_may_be_read_counts() -> None:
+    given = quote_input(depths={0: 40, 1: 40})
+    table = PLAIN.quote(replace(given, verdict=replace(given.verdict, readable_blocks=5)))
+    assert table.resident_blocks.max() == 5 == table.best_blocks
+
+
+def test_the_deepest_holder_is_quoted_beside_the_best() -> None:
+    """Node 2 has ten blocks more, behind a link so slow that node 1 is better; baselines ask for the deepest."""
+    slow = [[0, 0, 0], [0, 0, 0], [10**7, 10**7, 0]]
+    table = PLAIN.quote(quote_input(depths={1: 30, 2: 40}, queued_us=(0, 0, 0), ps_per_byte=slow, executor=0))
+    pulls = table.action == Action.PULL
+    assert table.source[pulls].tolist() == [1, 2]
+    every = replace(PLAIN, every_source=True)
+    many = every.quote(quote_input(depths={1: 30, 2: 40, 3: 20}, queued_us=(0, 0, 0, 0), executor=0))
+    assert many.source[many.action == Action.PULL].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", [p.stem for p in sorted(CONF.glob("*.yaml"))])
+def test_every_config_quotes(name: str) -> None:
+    cost = instantiate(OmegaConf.load(CONF / f"{name}.yaml"))
+    assert len(cost.quote(quote_input(depths={0: 3, 1: 9}))) >= 4
+    assert type(cost).__doc__
+    assert pickle.loads(pickle.dumps(cost)) == cost
+    with pytest.raises(AttributeError):
+        cost.c0_ps = 1
+
+
+@given(SEEDS)
+@settings(max_examples=150, deadline=None)
+def test_what_holds_of_any_table(seed: int) -> None:
+    given_input = random_input(seed)
+    for cost in (PLAIN, RICH, replace(RICH, every_source=True)):
+        check(cost, given_input, cost.quote(given_input))
+
+
+def check(cost: TtftCost, given: QuoteInput, table: QuoteTable) -> None:
+    request = given.request
+    alive = {load.node for load in given.loads if load.alive}
+    allowed = alive if request.executor is None else alive & {request.executor}
+    assert set(table.executor.tolist()) == allowed
+    assert set(table.action.tolist()) <= given.actions | {Action.RECOMPUTE}
+    assert [*table.executor[table.action == Action.RECOMPUTE]] == sorted(allowed)
+    total = table.route_us + table.queue_us + table.fetch_us + table.prefill_us - table.overlap_us + table.merge_us
+    assert np.array_equal(table.ttft_us, total)
+    reused = (table.resident_blocks + table.pulled_blocks) * table.block_tokens
+    assert np.array_equal(table.uncached_tokens, table.token_count - reused)
+    for name in COLUMN_NAMES:
+        assert getattr(table, name).dtype == np.int64
+        assert name == "source" or getattr(table, name).min(initial=0) >= 0
+    for i in range(len(table)):
+        check_row(cost, given, table, i, alive)
+
+
+def check_row(cost: TtftCost, given: QuoteInput, table: QuoteTable, i: int, alive: set[int]) -> None:
+    action, executor, source = (int(getattr(table, name)[i]) for name in ("action", "executor", "source"))
+    resident, front, pulled = values(table, i, "resident_blocks", "front_blocks", "pulled_blocks")
+    depth = {node: min(given.verdict.depth(node), (table.token_count - 1) // table.block_tokens) for node in alive}
+    assert resident == (0 if action == Action.RECOMPUTE else depth[executor])
+    assert (pulled > 0) == (action >= Action.PULL)
+    assert (front > 0) == (action == Action.SPLIT)
+    assert (action == Action.RESIDENT) <= (executor == given.request.ingress)
+    assert (action == Action.ROUTE) <= (executor != given.request.ingress)
+    pieces = table.pieces[i]
+    assert sum(p.block_count for p in pieces) == pulled
+    assert all(a.end == b.start for a, b in pairwise(pieces))
+    assert all(p.source in alive - {executor} and p.end <= depth[p.source] for p in pieces)
+    if pieces:
+        assert pieces[0].start == resident + front
+    distinct = {p.source for p in pieces}
+    assert (len(distinct) >= 2) == (action == Action.MULTI_PULL)
+    assert len(distinct) <= max(1, cost.sources_max)
+    assert source == (pieces[0].source if action in (Action.PULL, Action.SPLIT) else NO_NODE)
+    cached = (resident + front + pulled) * table.block_tokens
+    c, tokens = cost.coefficients, table.block_tokens
+    front_us = up_to_us(prefill_ps(c, front * tokens, resident * tokens))
+    assert table.prefill_us[i] == front_us + up_to_us(prefill_ps(c, table.token_count - cached, cached))
+    assert table.overlap_us[i] == min(front_us, table.fetch_us[i])
+    assert table.fetch_us[i] == slowest_us(cost, given, i, table)
+
+
+def slowest_us(cost: TtftCost, given: QuoteInput, i: int, table: QuoteTable) -> int:
+    """The fetch time of a row from its pieces alone: every source by itself, capped by the receiver."""
+    executor, by_source = int(table.executor[i]), {}
+    for piece in table.pieces[i]:
+        by_source[piece.source] = by_source.get(piece.source, 0) + piece.block_count
+    times, setups = [0], []
+    for source, blocks in by_source.items():
+        link = given.links[source][executor]
+        runs = [r for r in given.verdict.runs if r.node == source]
+        cap = min(given.verdict.readable_blocks, (table.token_count - 1) // table.block_tokens)
+        depth = max(min(r.block_count, cap) for r in runs)
+        tier = min(cost.tier_ps_per_byte[r.tier] for r in runs if min(r.block_count, cap) == depth)
+        rate = max(link.ps_per_byte_high + tier, cost.receiver_ps_per_byte) * given.block_bytes
+        setups.append(setup_ps(link.rtt_high_us, link.inflight_bytes, link.ps_per_byte_high))
+        times.append(fetch_ps(setups[-1], blocks, max(1, rate)))
+    if len(by_source) > 1:
+        total = sum(by_source.values()) * given.block_bytes * cost.receiver_ps_per_byte
+        times.append(min(setups) + total)
+    return up_to_us(max(times))
+
+
+@given(SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_the_compiled_loop_equals_the_plain_one(seed: int) -> None:
+    pytest.importorskip("numba")
+    given_input = random_input(seed)
+    fast = RICH.quote(given_input)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ttft, "compiled", lambda: kernel.fill_rows)
+        plain = RICH.quote(given_input)
+    for name in COLUMN_NAMES:
+        assert np.array_equal(getattr(fast, name), getattr(plain, name)), name
+    assert tuple(fast.pieces) == tuple(plain.pieces)
+
+
+@given(SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_more_allowed_ways_never_quote_a_longer_best(seed: int) -> None:
+    given_input = random_input(seed)
+    best = lambda actions: RICH.quote(replace(given_input, actions=frozenset(actions))).ttft_us.min(initial=10**15)  # noqa: E731
+    ways = sorted(given_input.actions)
+    assert all(best(ways) <= best(w for w in ways if w != gone) for gone in ways)
+    assert best(ways) <= best([])
+
+
+@given(SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_links_as_rows_and_as_matrices_quote_the_same(seed: int) -> None:
+    given_input = random_input(seed)
+    a, b = RICH.quote(given_input), RICH.quote(replace(given_input, links=matrix_of(given_input.links)))
+    assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in COLUMN_NAMES)
+
+
+@given(SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_each_blindness_hides_its_part_only(seed: int) -> None:
+    given_input = random_input(seed)
+    blind = {
+        "no_load": ("queue_us",),
+        "no_merge": ("merge_us",),
+        "no_rtt": ("route_us",),
+    }
+    for switch, gone in blind.items():
+        table = replace(replace(RICH, tier_ps_per_byte=(0, 0, 0)), **{switch: True}).quote(given_input)
+        assert all(not getattr(table, name).any() for name in gone)
+    both = replace(RICH, no_rtt=True, no_bandwidth=True, tier_ps_per_byte=(0, 0, 0)).quote(given_input)
+    assert both.fetch_us.max(initial=0) <= 1
+    alone = replace(RICH, single_source=True).quote(given_input)
+    assert Action.MULTI_PULL not in alone.action
+
+
+@pytest.mark.parametrize("broken", [{"c1_ps_per_token": -1}, {"sources_max": 0}, {"tier_ps_per_byte": (1, 2)}])
+def test_impossible_values_are_refused(broken: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        replace(PLAIN, **broken)
