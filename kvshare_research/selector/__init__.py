@@ -1,0 +1,1 @@
+"""Which way of serving a request is taken, given what each would take."""

@@ -1,0 +1,45 @@
+"""Least predicted TTFT inside one data centre, replicating a prefix that is much longer elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.nouns import Action, QuoteTable
+from kvshare_research.core.ports import Selector
+
+from .rows import deepest_pull, least, rows_of, stay
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mooncake(Selector):
+    """Conductor's choice of a prefill node; changes nothing.
+
+    Mooncake (FAST'25, arXiv 2407.00079), Algorithm 1: a node whose own run is `balancing_threshold` times shorter than
+    the longest anywhere is priced with a transfer of the longest, T_transfer + T_queue + T_prefill(prompt, longest),
+    else with its own run, T_queue + T_prefill(prompt, own). The least wins; ties go to the lowest node. The client's
+    round trip is no part of it. The paper leaves the threshold to be set by hand; 2 is ours. Where PULL is not allowed,
+    or the longest run has no PULL row, a node is priced with its own run. Its early rejection is not modelled.
+    """
+
+    balancing_threshold: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.balancing_threshold < 1:
+            raise ConfigError(f"`balancing_threshold` is {self.balancing_threshold}, expected >= 1")
+
+    def select(self, table: QuoteTable) -> int:
+        """The row of the node with the least sum: its PULL of the longest run, or what it has."""
+        taken = []
+        for executor in table.executor[rows_of(table, Action.RECOMPUTE)].tolist():
+            row = stay(table, executor)
+            if table.best_blocks > self.balancing_threshold * table.resident_blocks[row]:
+                pull = deepest_pull(table, executor)
+                row = row if pull is None else pull
+            taken.append(row)
+        time_us = table.fetch_us + table.queue_us + table.prefill_us - table.overlap_us + table.merge_us
+        return least(np.array(taken, np.intp), time_us, table.executor)

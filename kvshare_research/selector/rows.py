@@ -1,0 +1,73 @@
+"""What several selectors say with rows of a `QuoteTable`; every answer is free of the order of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core.costing import Choice, better
+from kvshare_research.core.nouns import Action, Column, QuoteTable
+
+Rows = NDArray[np.intp]
+STAYING = (Action.RECOMPUTE, Action.RESIDENT, Action.ROUTE)  # no bytes move between nodes
+
+
+def rows_of(table: QuoteTable, *actions: Action, executor: int | None = None) -> Rows:
+    """Rows with one of `actions`, on `executor` if given."""
+    wanted = np.isin(table.action, actions) if len(actions) > 1 else table.action == actions[0]
+    if executor is not None:
+        wanted = wanted & (table.executor == executor)
+    return np.flatnonzero(wanted)
+
+
+def least(rows: Rows, *keys: Column | NDArray[np.float64]) -> int:
+    """The row, among `rows` (at least one), whose keys are least; each is a whole column, later ones break ties."""
+    for key in keys:
+        if len(rows) == 1:
+            break
+        values = key[rows]
+        rows = rows[values == values.min()]
+    return int(rows[0])
+
+
+def cheapest_of(table: QuoteTable, rows: Rows) -> int:
+    """The row, among `rows` (at least one), that `core.costing.better` prefers over all others."""
+    times = table.ttft_us[rows]
+    tied = rows[times == times.min()].tolist()
+    best_row = tied[0]
+    best = _choice(table, best_row)
+    for row in tied[1:]:
+        candidate = _choice(table, row)
+        if better(best, candidate) is candidate:
+            best_row, best = row, candidate
+    return int(best_row)
+
+
+def least_loaded_executor(table: QuoteTable) -> int:
+    """The executor with the fewest waiting prompt tokens, then requests, then nearest the client, then the lowest."""
+    rows = rows_of(table, Action.RECOMPUTE)
+    row = least(rows, table.queued_tokens, table.queued_requests, table.rtt_us, table.executor)
+    return int(table.executor[row])
+
+
+def stay(table: QuoteTable, executor: int) -> int:
+    """The row that serves on `executor` with what it has: RESIDENT or ROUTE, else RECOMPUTE."""
+    return least(rows_of(table, *STAYING, executor=executor), -table.resident_blocks, table.action)
+
+
+def deepest_pull(table: QuoteTable, executor: int) -> int | None:
+    """The PULL row of `executor` from the holder of the longest run (the quickest of equals), None if there is none."""
+    rows = rows_of(table, Action.PULL, executor=executor)
+    if len(rows) == 0:
+        return None
+    return least(rows, -table.pulled_blocks, table.ttft_us, table.source)
+
+
+def _choice(table: QuoteTable, row: int) -> Choice:
+    return Choice(
+        int(table.ttft_us[row]),
+        int(table.transfer_bytes[row]),
+        int(table.action[row]),
+        int(table.executor[row]),
+        int(table.source[row]),
+    )
