@@ -1,4 +1,4 @@
-"""The rules refuse only what they must and do exactly what they say. Safety alone is satisfied by refusing everything."""
+"""The rules refuse only what they must, and do what they say. Refusing everything would satisfy safety alone."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from .spec import Permission, World, ints, membership, moved, permitted, reader,
 from .symexec import paths
 
 
-@theorem("LIVE", "an operation succeeds whenever the policy allows it, and then changes exactly the rows it names", *ALL)
+@theorem(
+    "LIVE", "an operation succeeds whenever the policy allows it, and then changes exactly the rows it names", *ALL
+)
 def live() -> Iterator[Obligation]:
     w, n = World(), z3.Int("n")
-    r, l, p = ints("new", "reserved limit priority")
+    r, limit, p = ints("new", "reserved limit priority")
     up, down, pinned, freed = moved(w.a, used=n), moved(w.a, used=-n), moved(w.a, pinned=n), moved(w.a, pinned=-n)
     yields = moved(w.v, used=-n)
-    quota = rules.Account(w.a.used, w.a.pinned, r, l, p)
+    quota = rules.Account(w.a.used, w.a.pinned, r, limit, p)
     gone = rules.Account(*[z3.IntVal(0)] * 5)
     grows = w.a.used + n <= w.a.limit
     leaves = z3.And(yields.used >= w.v.reserved, yields.used >= w.v.pinned, w.v.priority <= w.a.priority)
@@ -34,7 +36,12 @@ def live() -> Iterator[Obligation]:
         (rules.release, (w.node, w.a, n), z3.And(n >= 0, n <= spare), down),
         (rules.pin, (w.node, w.a, n), z3.And(n >= 0, n <= spare, w.fits(w.a, pinned)), pinned),
         (rules.unpin, (w.node, w.a, n), z3.And(n >= 0, n <= w.a.pinned), freed),
-        (rules.configure, (w.node, w.a, r, l, p), z3.And(0 <= r, r <= l, w.a.used <= l, p >= 0, w.fits(w.a, quota)), quota),
+        (
+            rules.configure,
+            (w.node, w.a, r, limit, p),
+            z3.And(0 <= r, r <= limit, w.a.used <= limit, p >= 0, w.fits(w.a, quota)),
+            quota,
+        ),
         (rules.remove, (w.node, w.a), w.a.pinned == 0, gone),
     ]
     inv = w.inv()
@@ -45,13 +52,15 @@ def live() -> Iterator[Obligation]:
             effect = same(s.account, becomes if s.ok else w.a)
             if s.ok and function.__name__ == "admit_evicting":
                 effect = z3.And(effect, same(s.victim, yields))
-            yield claim(f"{function.__name__}/{i}", {**inv, "path": path.condition}, z3.And(z3.BoolVal(s.ok) == allowed, effect))
+            yield claim(
+                f"{function.__name__}/{i}", {**inv, "path": path.condition}, z3.And(z3.BoolVal(s.ok) == allowed, effect)
+            )
 
 
 @theorem(
     "PLAN",
-    "an account always gets a block while it is within its limit and somebody (itself included) has one to give; at its "
-    "limit it turns to its own; over quota the answer is the same however full the node is",
+    "an account always gets a block while it is within its limit and somebody (itself included) has one to give; at "
+    "its limit it turns to its own; over quota the answer is the same however full the node is",
     rules.admit,
     rules.admit_evicting,
     rules.replace_own,
@@ -70,7 +79,9 @@ def plan() -> Iterator[Obligation]:
     for i, path in enumerate(paths(three, assume=list(full.values()))):
         grows, takes, replaces = path.value
         own_only = z3.And(z3.BoolVal(not grows and not takes), z3.BoolVal(replaces) == (w.a.used > w.a.pinned))
-        yield claim(f"at its limit: its own or nothing, at any fill level/{i}", {**full, "path": path.condition}, own_only)
+        yield claim(
+            f"at its limit: its own or nothing, at any fill level/{i}", {**full, "path": path.condition}, own_only
+        )
     roomy = {**w.inv(), "class 0 below its limit": z3.And(w.a.priority == 0, w.a.used < w.a.limit)}
     roomy["room"] = w.node.used < w.node.capacity
     for i, path in enumerate(paths(rules.admit, w.node, w.a, 1, assume=list(roomy.values()))):

@@ -90,7 +90,9 @@ def theorem(id: str, sentence: str, *functions: Callable[..., Any]) -> Callable[
 
 def claim(name: str, assume: dict[str, Any], goal: Any, expect: Expected = "proved") -> Obligation:
     """An obligation; a Python bool is a fine goal."""
-    return Obligation(name=name, assume=assume, goal=z3.BoolVal(goal) if isinstance(goal, bool) else goal, expect=expect)
+    return Obligation(
+        name=name, assume=assume, goal=z3.BoolVal(goal) if isinstance(goal, bool) else goal, expect=expect
+    )
 
 
 def check(obligation: Obligation, *, timeout_ms: int = TIMEOUT_MS, export: bool = False) -> Answer:
@@ -141,7 +143,9 @@ def export_smt2(reports: Iterable[Report], folder: Path) -> int:
             file.write_text(answer.smt2)
             digest = hashlib.sha256(answer.smt2.encode()).hexdigest()
             want = "unsat" if answer.expect == "proved" else "sat"
-            rows.append({"file": f"{report.theorem}/{file.name}", "sha256": digest, "obligation": answer.name, "expect": want})
+            rows.append(
+                {"file": f"{report.theorem}/{file.name}", "sha256": digest, "obligation": answer.name, "expect": want}
+            )
     (folder / "MANIFEST.json").write_text(json.dumps(rows, indent=1) + "\n")
     return len(rows)
 

@@ -28,7 +28,7 @@ ALL = (
 
 def operations(w: World, count: Any) -> list[Operation]:
     """Every way in which rows can change, for any `count`, negative ones included."""
-    r, l, p = ints("new", "reserved limit priority")
+    r, limit, p = ints("new", "reserved limit priority")
     return [
         ("admit", rules.admit, (w.node, w.a, count)),
         ("admit_evicting", rules.admit_evicting, (w.node, w.a, w.v, count)),
@@ -36,7 +36,7 @@ def operations(w: World, count: Any) -> list[Operation]:
         ("release", rules.release, (w.node, w.a, count)),
         ("pin", rules.pin, (w.node, w.a, count)),
         ("unpin", rules.unpin, (w.node, w.a, count)),
-        ("configure", rules.configure, (w.node, w.a, r, l, p)),
+        ("configure", rules.configure, (w.node, w.a, r, limit, p)),
         ("remove", rules.remove, (w.node, w.a)),
     ]
 
@@ -53,7 +53,9 @@ def after(w: World, step: rules.Step) -> dict[str, Any]:
     return w.inv(step.node, step.account, step.victim or w.v)
 
 
-@theorem("INV", "after every operation totals are exact and every guarantee still fits; a refusal changes nothing", *ALL)
+@theorem(
+    "INV", "after every operation totals are exact and every guarantee still fits; a refusal changes nothing", *ALL
+)
 def inv() -> Iterator[Obligation]:
     w = World()
     for name, path, assume in each_path(w):
@@ -108,7 +110,11 @@ def i6() -> Iterator[Obligation]:
     below = {**w.inv(), "below": w.a.used < w.a.reserved}
     for i, path in enumerate(paths(rules.admit_evicting, w.node, w.a, w.v, 1, assume=list(below.values()))):
         stuck = w.v.used <= unreclaimable(w.v)
-        yield claim(f"who has more than its guarantee yields/{i}", {**below, "path": path.condition}, z3.Or(path.value.ok, stuck))
+        yield claim(
+            f"who has more than its guarantee yields/{i}",
+            {**below, "path": path.condition},
+            z3.Or(path.value.ok, stuck),
+        )
     # If nobody yields, all others together hold no more than their guarantees (SUM L1), so the node cannot be full.
     n, a = node(), account("a")
     others_used, others_floor = ints("others", "used floor")
@@ -122,11 +128,18 @@ def i6() -> Iterator[Obligation]:
     yield claim("pigeonhole", {**totals, "below": a.used < a.reserved}, n.used < n.capacity)
 
 
-@theorem("I9", "making room terminates: an eviction admits what it was made for, so n blocks cost at most n evictions", *ALL[:4])
+@theorem(
+    "I9",
+    "making room terminates: an eviction admits what it was made for, so n blocks cost at most n evictions",
+    *ALL[:4],
+)
 def i9() -> Iterator[Obligation]:
     w, count = World(), z3.Int("count")
     inv = w.inv()
-    takes = [("admit_evicting", rules.admit_evicting, (w.node, w.a, w.v, count)), ("replace_own", rules.replace_own, (w.node, w.a, count))]
+    takes = [
+        ("admit_evicting", rules.admit_evicting, (w.node, w.a, w.v, count)),
+        ("replace_own", rules.replace_own, (w.node, w.a, count)),
+    ]
     for name, function, args in takes:
         for i, path in enumerate(paths(function, *args, assume=list(inv.values()))):
             s = path.value
@@ -134,14 +147,20 @@ def i9() -> Iterator[Obligation]:
                 victim = w.a if s.victim is None else w.v
                 gone = victim.used - (s.victim or w.a).used if s.victim is not None else 0
                 grown = s.account.used - w.a.used
-                yield claim(f"{name}/{i}", {**inv, "path": path.condition}, z3.And(s.node.used == w.node.used, grown == gone))
+                yield claim(
+                    f"{name}/{i}", {**inv, "path": path.condition}, z3.And(s.node.used == w.node.used, grown == gone)
+                )
     for i, path in enumerate(paths(rules.release, w.node, w.a, count, assume=list(inv.values()))):
         if path.value.ok:
             freed = w.node.used - path.value.node.used
-            yield claim(f"release/{i}", {**inv, "path": path.condition}, z3.And(freed == count, path.value.node.used >= 0))
+            yield claim(
+                f"release/{i}", {**inv, "path": path.condition}, z3.And(freed == count, path.value.node.used >= 0)
+            )
 
 
-@theorem("I10", "a pinned block is never evicted: what is left covers the pins, and only pin and unpin change them", *ALL)
+@theorem(
+    "I10", "a pinned block is never evicted: what is left covers the pins, and only pin and unpin change them", *ALL
+)
 def i10() -> Iterator[Obligation]:
     w = World()
     for name, path, assume in each_path(w):
@@ -155,7 +174,9 @@ def i10() -> Iterator[Obligation]:
 COUNTED = (rules.admit, rules.admit_evicting, rules.release, rules.pin, rules.unpin)
 
 
-@theorem("COUNT", "an operation on n blocks is n operations on one block: equally allowed, with the same result", *COUNTED)
+@theorem(
+    "COUNT", "an operation on n blocks is n operations on one block: equally allowed, with the same result", *COUNTED
+)
 def count_() -> Iterator[Obligation]:
     """`replace_own` is left out on purpose: step by step it may replace one block again and again."""
     w, n = World(), z3.Int("n")
@@ -219,8 +240,8 @@ def sums() -> Iterator[Obligation]:
 
 @theorem(
     "CLASH",
-    "EXPECTED TO FAIL: lending idle reservations to every class, 'reservations are attainable' (I6) and 'a higher class "
-    "is never evicted' (I4) exclude each other; hence `floor_of`",
+    "EXPECTED TO FAIL: lending idle reservations to every class, 'reservations are attainable' (I6) and 'a higher "
+    "class is never evicted' (I4) exclude each other; hence `floor_of`",
 )
 def clash() -> Iterator[Obligation]:
     w = World()
@@ -269,7 +290,9 @@ def xfer() -> Iterator[Obligation]:
             untouched = z3.And(same(holder.node, src.node), same(holder.account, src.a))
             if done:
                 grown = z3.And(reader.account.used == dst.a.used + n, reader.account.pinned == dst.a.pinned)
-                yield claim(f"done/{i}", assume, z3.And(untouched, grown, *dst.inv(reader.node, reader.account).values()))
+                yield claim(
+                    f"done/{i}", assume, z3.And(untouched, grown, *dst.inv(reader.node, reader.account).values())
+                )
             else:
                 restored = z3.And(same(reader.node, dst.node), same(reader.account, dst.a))
                 yield claim(f"aborted/{succeeds}/{i}", assume, z3.And(untouched, restored))

@@ -40,7 +40,9 @@ def i1() -> Iterator[Obligation]:
         opened = path.value is not None
         exact = z3.And(path.value.expiry_us == now + lease, path.value.generation == generation) if opened else True
         yield claim(f"open/{i}", {**pre, "path": path.condition}, z3.And(permitted(s, r, ghost, now) == opened, exact))
-    for i, path in enumerate(paths(rights.may_deliver, ticket(), s, r, row, generation, now, assume=list(pre.values()))):
+    for i, path in enumerate(
+        paths(rights.may_deliver, ticket(), s, r, row, generation, now, assume=list(pre.values()))
+    ):
         if path.value:
             yield claim(f"deliver/{i}", {**pre, "path": path.condition}, permitted(s, r, ghost, now))
     yield from _ghost_stays_in_step(row, ghost)
@@ -54,16 +56,23 @@ def _ghost_stays_in_step(row: rights.Membership, ghost: Permission) -> Iterator[
         ("grant", rights.grant(row, until), True, until),
         ("revoke", rights.revoke(row), False, ghost.until),
     ):
-        pick = [z3.If(hit, x, y) for x, y in ((new.active, row.active), (new.grant_epoch, row.grant_epoch), (new.expiry_us, row.expiry_us))]
+        pick = [
+            z3.If(hit, x, y)
+            for x, y in ((new.active, row.active), (new.grant_epoch, row.grant_epoch), (new.expiry_us, row.expiry_us))
+        ]
         then = Permission("ghost2")
         follows = z3.And(then.given == z3.If(hit, given, ghost.given), then.until == z3.If(hit, end, ghost.until))
-        yield claim(f"{name} keeps the ghost", {"ghost": ghost.agrees(row), "then": follows}, then.agrees(rights.Membership(*pick)))
+        yield claim(
+            f"{name} keeps the ghost",
+            {"ghost": ghost.agrees(row), "then": follows},
+            then.agrees(rights.Membership(*pick)),
+        )
 
 
 @theorem(
     "I7",
-    "after a revocation, a reuse of the slot or expiry, nothing of a fetch opened earlier is delivered, also when the slot "
-    "belongs to somebody else by then",
+    "after a revocation, a reuse of the slot or expiry, nothing of a fetch opened earlier is delivered, also when the "
+    "slot belongs to somebody else by then",
     rights.open_read,
     rights.may_deliver,
     rights.grant,
@@ -98,7 +107,7 @@ def i7() -> Iterator[Obligation]:
 
 @theorem(
     "LEASE",
-    "who trusts a lease by its own clock, given the bound on clock skew, never uses it after the owner's clock passed it",
+    "who trusts a lease by its own clock, given the bound on clock skew, never uses it when the owner's clock is past",
     rights.lease_live,
 )
 def lease() -> Iterator[Obligation]:

@@ -30,7 +30,7 @@ def is_party(tenant: Any, s: rights.Scope) -> Any:
 
 
 def reads(r: rights.Reader, s: rights.Scope) -> Any:
-    """The policy of `spec.permitted` for a reader whose memberships are those of ACTIVE, at a time before any expiry."""
+    """The policy of `spec.permitted` for a reader with the memberships of ACTIVE, at a time before any expiry."""
     ghost = Permission("any")
     ghost.given, ghost.until = ACTIVE(r.tenant, s.party), z3.IntVal(1)
     return permitted(s, r, ghost, z3.IntVal(0))
@@ -44,7 +44,7 @@ def genuine(r: rights.Reader) -> Any:
 
 @theorem(
     "SCOPE",
-    "scopes only tighten, along a chain of any length; an assigned scope is never wider than what was asked or came before",
+    "scopes only tighten, along a chain of any length; an assigned scope is never wider than asked, or than before",
     rights.assign,
     rights.tightens,
 )
@@ -64,8 +64,8 @@ def tighten() -> Iterator[Obligation]:
 
 @theorem(
     "SHARE",
-    "whoever else may read a segment could read what its template asked for and all text before it; what a tenant is no "
-    "party to, it keeps to itself",
+    "whoever else may read a segment could read what its template asked for and all text before it; what a tenant is "
+    "no party to, it keeps to itself",
     rights.assign,
 )
 def share() -> Iterator[Obligation]:
@@ -81,11 +81,23 @@ def share() -> Iterator[Obligation]:
     for i, path in enumerate(paths(rights.assign, before, asked, flag, tenant, assume=list(facts.values()))):
         assume = {**facts, "path": path.condition}
         shared = {**assume, "read by another": reads(r, path.value)}
-        yield Obligation(name=f"others/{i}", assume=assume, goal=z3.Implies(shared["read by another"], z3.And(reads(r, asked), reads(r, before))))
-        yield claim(f"again assigned to this tenant/{i}", assume, z3.Or(is_party(tenant, path.value), same(path.value, rights.SEALED)))
+        yield Obligation(
+            name=f"others/{i}",
+            assume=assume,
+            goal=z3.Implies(shared["read by another"], z3.And(reads(r, asked), reads(r, before))),
+        )
+        yield claim(
+            f"again assigned to this tenant/{i}",
+            assume,
+            z3.Or(is_party(tenant, path.value), same(path.value, rights.SEALED)),
+        )
 
 
-@theorem("SHARD", "the lattice restricted to tenant scope is the strict partition: every segment stays its tenant's", rights.assign)
+@theorem(
+    "SHARD",
+    "the lattice restricted to tenant scope is the strict partition: every segment stays its tenant's",
+    rights.assign,
+)
 def shard() -> Iterator[Obligation]:
     asked, tenant, flag = scope("asked"), z3.Int("tenant"), z3.Bool("belongs")
     own = rights.Scope(rights.TENANT, tenant)
@@ -98,7 +110,11 @@ def shard() -> Iterator[Obligation]:
         yield claim(f"{i}", {**pre, "path": path.condition}, same(path.value, own))
     r = reader()
     for i, path in enumerate(paths(rights.may_read, own, r, membership(), z3.Int("now"), assume=[tenant > 0])):
-        yield claim(f"read by its tenant only/{i}", {"path": path.condition, "tenant": tenant > 0}, (r.tenant == tenant) == path.value)
+        yield claim(
+            f"read by its tenant only/{i}",
+            {"path": path.condition, "tenant": tenant > 0},
+            (r.tenant == tenant) == path.value,
+        )
 
 
 class _Rows:

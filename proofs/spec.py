@@ -119,7 +119,7 @@ class Permission:
 
 
 def permitted(s: rights.Scope, r: rights.Reader, ghost: Permission, now: Any) -> Any:
-    """The policy in one formula: public to all; a group's to members until their grant runs out; the rest to its party."""
+    """The policy in one formula: public to all; a group's to members until the grant ends; the rest to its party."""
     return z3.Or(
         s.level == 0,
         z3.And(s.level == 1, s.party != 0, ghost.given, now < ghost.until),

@@ -136,8 +136,8 @@ class Path:
 
 
 def paths(function: Callable[..., Any], *args: Any, assume: Sequence[Any] = ()) -> list[Path]:
-    """Every feasible path of `function(*args)` under `assume`. An exception in the function is an AssertionError here."""
-    global _active
+    """Every feasible path of `function(*args)` under `assume`. An exception in it is an AssertionError here."""
+    global _active  # noqa: PLW0603 -- Z3's operators have no other way to find the run they belong to
     work: list[list[bool]] = [[]]
     found: list[Path] = []
     while work:

@@ -1,4 +1,4 @@
-"""The same steps with accounts as arrays over an uninterpreted sort of tenants: no bound, no named rest. A cross-check."""
+"""The same steps with accounts as arrays over an uninterpreted sort of tenants: no bound, no rest. A cross-check."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def store(arrays: Arrays, tenant: Any, account: rules.Account) -> Arrays:
 
 @theorem(
     "UNB",
-    "for all tenants of any set: rows stay sane through every operation, and whoever is within its reservation and does "
-    "not act itself keeps every block",
+    "for all tenants of any set: rows stay sane through every operation, and whoever is within its reservation and "
+    "does not act itself keeps every block",
     *ALL,
 )
 def unb() -> Iterator[Obligation]:

@@ -1,4 +1,4 @@
-"""Every tenancy file, found in conf/: scopes only tighten, directories are idempotent, floors fit, nothing is widened."""
+"""Every tenancy file, found in conf/: scopes only tighten, directories are idempotent, floors fit, nothing widens."""
 
 from __future__ import annotations
 
