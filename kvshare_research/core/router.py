@@ -148,14 +148,17 @@ class Router:
     # ------------------------------------------------------------------ what becomes of a request
     def _first_token(self, event: m.FirstToken, now_us: int) -> tuple[m.RouterEffect, ...]:
         pending = self._pending.get(event.request_id)
-        if pending is not None and pending.first_token_us is None:
+        if pending is None or event.node != pending.decision.plan.executor:
+            return ()  # a node thought lost has answered after all
+        if pending.first_token_us is None:
             pending.first_token_us = now_us
         return ()
 
     def _completed(self, event: m.Completed, now_us: int) -> tuple[m.RouterEffect, ...]:
-        pending = self._pending.pop(event.request_id, None)
-        if pending is None:
-            return ()
+        pending = self._pending.get(event.request_id)
+        if pending is None or event.outcome.executor != pending.decision.plan.executor:
+            return ()  # a node thought lost has answered after all
+        del self._pending[event.request_id]
         self._settle(pending, now_us)
         plan, request, chain = pending.decision.plan, pending.arrived.request, pending.arrived.chain
         theirs = event.outcome

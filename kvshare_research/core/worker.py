@@ -39,6 +39,7 @@ class Worker:
         self._waiting: list[tuple[m.Dispatched, int]] = []
         self._running: dict[int, Running] = {}
         self._served_tokens: dict[int, int] = {}
+        self._deferred: list[m.FetchAsked] = []
         self._busy: int | None = None
         self._handlers: dict[type, Callable[..., list[m.WorkerEffect]]] = {
             m.Dispatched: self._dispatched,
@@ -57,6 +58,8 @@ class Worker:
     def handle(self, event: m.WorkerEvent, now_us: int) -> tuple[m.WorkerEffect, ...]:
         """The effects of one event; all state changes happen here."""
         effects = self._handlers[type(event)](event, now_us)
+        if self._deferred:
+            effects.extend(self._serve_deferred(now_us))
         effects.extend(self._advance(now_us))
         return tuple(effects)
 
@@ -172,7 +175,25 @@ class Worker:
 
     # ------------------------------------------------------------------ fetching
     def _fetch_asked(self, event: m.FetchAsked, now_us: int) -> list[m.WorkerEffect]:
+        """Served, refused, or kept until what is missing has been computed here: it is computed once for everybody."""
+        absent = {h for h in event.hashes if self.ledger.find(h, now_us) is None}
+        if absent and absent <= self._expected():
+            self._deferred.append(event)
+            return []
         return [self.serving.ask(event, self.directory, now_us)]
+
+    def _expected(self) -> set[bytes]:
+        """Hashes of blocks that admitted requests are computing or fetching."""
+        return {
+            running.event.chain.block_hash(i)
+            for running in self._running.values()
+            for i in range(running.event.chain.block_count)
+            if running.states[i] != State.PRESENT
+        }
+
+    def _serve_deferred(self, now_us: int) -> list[m.WorkerEffect]:
+        waiting, self._deferred = self._deferred, []
+        return [effect for event in waiting for effect in self._fetch_asked(event, now_us)]
 
     def _fetch_sent(self, event: m.FetchSent, now_us: int) -> list[m.WorkerEffect]:
         self.serving.sent(event)
@@ -212,12 +233,29 @@ class Worker:
             if running.ready_since_us is None:
                 continue
             self._adopt(running, now_us)
+            if self._awaits_another(running):
+                continue
             running.queue_us += now_us - running.ready_since_us
             running.ready_since_us = None
             running.computing = running.stretch(self.policy.block_tokens)
             if running.computing is not None:
                 return [self._prefill(running, *running.computing)]
         return []
+
+    def _awaits_another(self, running: Running) -> bool:
+        """Whether a request admitted earlier is computing or fetching the very block this one needs next."""
+        chain = running.event.chain
+        first = running.states.index(State.MISSING)
+        if running.event.plan.action == Action.RECOMPUTE or first >= chain.block_count:
+            return False
+        for other in self._running.values():
+            if other is running:
+                return False
+            theirs = other.event.chain
+            same = first < theirs.block_count and theirs.block_hash(first) == chain.block_hash(first)
+            if same and other.states[first] != State.PRESENT and other.first_token_us is None:
+                return True
+        return False
 
     def _prefill(self, running: Running, start_token: int, end_token: int) -> m.WorkerEffect:
         self._busy = running.request_id
