@@ -30,6 +30,9 @@ class HuggingFace(TorchEngineSpec):
             )
         return Path(self.model).name, *open_folder(self.model, self.dtype)
 
+    def open_tokenizer(self) -> Tokenizer:
+        return open_tokenizer(self.model)
+
 
 def open_folder(model: str, dtype: str) -> tuple[torch.nn.Module, Tokenizer]:
     """The causal language model and its tokenizer, on the CPU, ready for inference. Raises EngineError in one line."""
@@ -54,3 +57,15 @@ def open_folder(model: str, dtype: str) -> tuple[torch.nn.Module, Tokenizer]:
             f"model `{model}` cannot be loaded ({reason[:200]}); check or delete the folder and try again"
         ) from error
     return network.eval(), tokenizer
+
+
+def open_tokenizer(model: str) -> Tokenizer:
+    """The tokenizer of a folder or name alone. Raises EngineError in one line."""
+    from .tokenizer import HuggingFaceTokenizer
+
+    where = Path(model).expanduser()
+    try:
+        return HuggingFaceTokenizer.load(str(where) if where.is_dir() else model)
+    except Exception as error:  # as in `open_folder`
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise EngineError(f"the tokenizer of `{model}` cannot be loaded ({reason[:200]}); check the folder") from error

@@ -40,9 +40,15 @@ class SmolLm(TorchEngineSpec):
     def open_model(self) -> tuple[str, torch.nn.Module, Tokenizer]:
         from .huggingface import open_folder
 
-        return "smollm2-135m-instruct", *open_folder(
-            str(converted_folder(Path(self.cache_root).expanduser())), self.dtype
-        )
+        return "smollm2-135m-instruct", *open_folder(self._folder(), self.dtype)
+
+    def open_tokenizer(self) -> Tokenizer:
+        from .huggingface import open_tokenizer
+
+        return open_tokenizer(self._folder())
+
+    def _folder(self) -> str:
+        return str(converted_folder(Path(self.cache_root).expanduser()))
 
 
 def find_gguf() -> Path:

@@ -50,3 +50,8 @@ class Tiny(TorchEngineSpec):
             torch.manual_seed(self.seed)
             network: torch.nn.Module = LlamaForCausalLM(config)
         return f"tiny-{self.seed}", network.to(TORCH_DTYPES[self.dtype]).eval(), ByteTokenizer()
+
+    def open_tokenizer(self) -> Tokenizer:
+        from .tokenizer import ByteTokenizer
+
+        return ByteTokenizer()

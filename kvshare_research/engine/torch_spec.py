@@ -59,6 +59,10 @@ class TorchEngineSpec(EngineSpec, ABC):
     def open_model(self) -> tuple[str, torch.nn.Module, Tokenizer]:
         """Name, network on the CPU in `dtype`, tokenizer. Raises EngineError if they cannot be had."""
 
+    @abstractmethod
+    def open_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer alone, for ranks that compute nothing. Raises EngineError if it cannot be had."""
+
     def load(self, local_rank: int) -> Engine:
         import torch
 
