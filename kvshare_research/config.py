@@ -45,6 +45,7 @@ class RunConfig:
     ranks: int
     actions: tuple[Action, ...]
     data_root: str | None
+    secret_file: str | None
     cache_root: str
     output_root: str
     force: bool
@@ -101,8 +102,17 @@ def check(cfg: DictConfig | Mapping[str, Any], declared_groups: Iterable[str]) -
         if key not in known:
             raise ConfigError(f"nothing reads `{key}`{did_you_mean(key, known)}")
     run = convert({key: value for key, value in data.items() if key in names}, RunConfig, "")
-    parts = {key: build(value, key, SEAMS.get(key)) for key, value in data.items() if key not in names}
+    parts = {key: _part(key, value) for key, value in data.items() if key not in names}
     return Run(values=run, parts=parts, resolved=data)
+
+
+def _part(key: str, value: Any) -> Any:
+    """The component of a group; the party table is data, read by its own strict reader."""
+    if key != "tenants":
+        return build(value, key, SEAMS.get(key))
+    from .workload.parties import load_parties
+
+    return load_parties(value, "conf/tenants")
 
 
 def declared(folders: Iterable[Path], config_name: str) -> set[str]:

@@ -29,7 +29,7 @@ class Block:
     selector: tuple[str, ...] = ()
     tenancy: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
-    pool_bytes: int | None = None
+    record: bool = False  # keep each rank's log of inputs, for replay
     seeds: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:

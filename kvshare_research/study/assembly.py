@@ -1,0 +1,121 @@
+"""From a case's resolved configuration to routers, workers, engines and links: the same on every rank and in a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from kvshare_research.build import build
+from kvshare_research.config import SEAMS
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.ledger import Ledger
+from kvshare_research.core.nouns import Action
+from kvshare_research.core.router import Router, RouterPolicy
+from kvshare_research.core.running import WorkerPolicy
+from kvshare_research.core.worker import Worker
+from kvshare_research.cost.calibration import Calibration
+from kvshare_research.cost.links import LinkTable
+from kvshare_research.driver.assembly import Assembly, Config, Place
+from kvshare_research.engine.base import Engine
+from kvshare_research.transport.link import Link
+from kvshare_research.transport.mpi import Endpoint
+from kvshare_research.workload.catalogue import Catalogue
+from kvshare_research.workload.parties import load_parties
+
+CALIBRATION = "calibration"  # the key under which a case carries what was measured before it
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on time and memory that every worker keeps. Times in us."""
+
+    lease_us: int
+    fetch_deadline_us: int
+    admitted_max: int
+    guess_us: int
+
+
+def component(config: Config, group: str) -> Any:
+    """The component that the configuration names for a group."""
+    return build(config[group], group, SEAMS.get(group))
+
+
+def parties(config: Config, *, capacity_blocks: int, block_bytes: int) -> tuple[Directory, Catalogue]:
+    """The directory this case runs on, with one account per scope in blocks, and the operator's catalogue."""
+    base, catalogue = load_parties(config["tenants"], "conf/tenants")
+    tenancy = component(config, "tenancy")
+    sized = catalogue.sized(base, block_bytes=block_bytes, capacity_blocks=capacity_blocks)
+    directory = tenancy.directory(sized)
+    accounts = tenancy.accounts(directory, capacity_blocks)
+    return replace(directory, accounts=accounts), catalogue
+
+
+def actions(config: Config) -> frozenset[Action]:
+    """The ways a selector may choose among."""
+    return frozenset(Action[str(name).upper()] for name in config["actions"])
+
+
+@final
+class StudyAssembly(Assembly):
+    """Builds machines from a case's configuration; holds nothing."""
+
+    def engine(self, config: Config, local_rank: int) -> Engine:
+        engine: Engine = component(config, "engine").load(local_rank)
+        return engine
+
+    def worker(self, config: Config, place: Place) -> Worker:
+        assert place.node is not None
+        directory, _ = parties(config, capacity_blocks=place.capacity_blocks, block_bytes=place.block_bytes)
+        limits: Limits = component(config, "limits")
+        block_tokens = int(config["engine"]["block_tokens"])
+        ledger = Ledger(
+            capacity_blocks=place.capacity_blocks,
+            accounts=directory.accounts,
+            retention=component(config, "retention"),
+            recompute_us=calibration(config).prefill_us(block_tokens, 0),
+        )
+        policy = WorkerPolicy(
+            retention=ledger.retention,
+            schedule=component(config, "schedule"),
+            block_tokens=block_tokens,
+            block_bytes=place.block_bytes,
+            lease_us=limits.lease_us,
+            fetch_deadline_us=limits.fetch_deadline_us,
+            admitted_max=limits.admitted_max,
+        )
+        return Worker(
+            node=place.node, incarnation=place.incarnation, policy=policy, ledger=ledger, directory=directory
+        )
+
+    def router(self, config: Config, place: Place) -> Router:
+        directory, _ = parties(config, capacity_blocks=place.capacity_blocks, block_bytes=place.block_bytes)
+        measured = calibration(config)
+        policy = RouterPolicy(
+            cost=measured.applied_to(component(config, "cost")),
+            selector=component(config, "selector"),
+            actions=actions(config),
+            block_bytes=place.block_bytes,
+            guess_us=component(config, "limits").guess_us,
+        )
+        return Router(
+            policy=policy,
+            directory=directory,
+            index=component(config, "index").new_store(place.node_count),
+            links=LinkTable.start(place.node_count, measured.link_model),
+            node_count=place.node_count,
+        )
+
+    def link(self, config: Config) -> Link:
+        link: Link = component(config, "link")
+        return link
+
+    def wrap(self, endpoint: Endpoint, config: Config, node: int) -> Endpoint:
+        return endpoint
+
+
+def calibration(config: Config) -> Calibration:
+    """What was measured of this model, device and link; the configured cost's own figures where nothing was."""
+    given: Mapping[str, Any] | None = config.get(CALIBRATION)
+    return Calibration.none() if given is None else Calibration.from_dict(given)

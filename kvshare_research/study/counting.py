@@ -1,0 +1,97 @@
+"""From what a driver played to a `CaseResult`: labels, outcomes with their hashing time, and what was stored and moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kvshare_research.core.nouns import Outcome
+from kvshare_research.core.router import Router
+from kvshare_research.driver.cluster import Played
+from kvshare_research.metrics.records import CaseResult, Counters, Label
+
+from .plan import IDLE, Case
+from .prompts import Prompt
+
+
+def outcomes(played: Played, prompts: Sequence[Prompt]) -> tuple[Outcome, ...]:
+    """The outcomes with warm-up marked and the hashing of the prompt counted into decision, TTFT and end to end."""
+    by_id = {p.request.request_id: p for p in prompts}
+    out = []
+    for outcome in played.outcomes:
+        prompt = by_id[outcome.request_id]
+        extra = prompt.hash_us
+        out.append(
+            replace(
+                outcome,
+                warmup=prompt.warmup,
+                decide_us=outcome.decide_us + extra,
+                ttft_us=outcome.ttft_us + extra if outcome.ttft_us else 0,
+                end_to_end_us=outcome.end_to_end_us + extra,
+            )
+        )
+    return tuple(out)
+
+
+def counters(played: Played, prompts: Sequence[Prompt], router: Router | None, block_bytes: int) -> Counters:
+    """Bytes on the wire against bytes planned, and what each node and the fleet hold at the end of the case."""
+    named = {
+        p.chain.block_hash(i): content for p in prompts for i, content in enumerate(p.contents)
+    }
+    nodes = range(len(router.replica.views)) if router is not None else range(0)
+    held = [[named.get(row[1], row[1]) for row in router.replica.rows(n)] for n in nodes] if router is not None else []
+    wire = sum(c.get("payload_bytes_received", 0) for c in played.counters.values())
+    planned = sum(o.pulled_bytes for o in played.outcomes)
+    others = _summed(played.counters)
+    if router is not None:
+        others |= {f"index: {name}": count for name, count in router.replica.counters.items()}
+    return Counters(
+        wire_bytes=wire,
+        planned_bytes=planned,
+        block_bytes=block_bytes,
+        node_stored_blocks=tuple(len(rows) for rows in held),
+        node_unique_blocks=tuple(len(set(rows)) for rows in held),
+        fleet_unique_blocks=len({content for rows in held for content in rows}),
+        wall_us=played.elapsed_us,
+        others=tuple(sorted(others.items())),
+    )
+
+
+def _summed(given: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for row in given.values():
+        for name, count in row.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def result(
+    case: Case,
+    *,
+    label: Label,
+    settings: Mapping[str, str],
+    workload: str,
+    outcomes: tuple[Outcome, ...],
+    counters: Counters,
+    rate_per_s: float | None,
+    expected: int,
+    partial_reason: str = "",
+) -> CaseResult:
+    """The record of one case. `settings` are the effective selector, tenancy and link."""
+    return CaseResult(
+        label=label,
+        selector=settings["selector"],
+        tenancy=settings["tenancy"],
+        link=settings["link"],
+        seed=case.seed,
+        overlap=case.overlap,
+        utilisation=None if case.utilisation == IDLE else case.utilisation,
+        rate_per_s=rate_per_s,
+        workload=workload,
+        extra=(("block", case.block.name),),
+        outcomes=outcomes,
+        counters=counters,
+        expected_requests=expected,
+        partial=bool(partial_reason),
+        partial_reason=partial_reason,
+    )

@@ -1,0 +1,103 @@
+"""The job of `python -m kvshare_research`: play a study, show its tables, leave a folder that says how it came about."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvshare_research.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kvshare_research.config import Run
+    from kvshare_research.driver.cluster import Cluster
+    from kvshare_research.provenance import Provenance
+    from kvshare_research.report import Report
+
+    from .session import Session
+
+
+def run(cfg: Mapping[str, Any], comm: Any) -> int:
+    """The exit code of the study on this rank; rank 0 plays it, the others serve."""
+    from kvshare_research.config import check
+    from kvshare_research.driver.mpi import launch
+
+    from .assembly import StudyAssembly
+
+    checked = check(cfg, cfg.keys())
+    return launch(lambda cluster: _lead(checked, cluster), StudyAssembly())
+
+
+def _lead(run: Run, cluster: Cluster) -> int:
+    """Rank 0: reuse a matching result, or play the study; what was measured is written even if the end is early."""
+    from rich.console import Console
+
+    from kvshare_research import provenance, report
+    from kvshare_research.driver.cluster import RunBroken
+    from kvshare_research.metrics.records import load_results
+
+    from .plan import cases
+    from .session import Session
+
+    study = run.parts["study"]
+    seeds = tuple(sorted({run.values.seed + s for block in study.blocks for s in block.seeds}))
+    now = provenance.collect(run.resolved, seeds, _mpi_library())
+    if not run.values.force and provenance.may_reuse(provenance.read(run.folder), now):
+        _show(report.build(load_results(run.folder / report.RESULTS).cases), Console())
+        print(f"\nnothing was run: {run.folder} holds the result of this very setting; `force=true` runs it again")
+        return 0
+    with report.progress(stages=len(cases(study)) + 2) as bar:
+        session = Session(run=run, cluster=cluster, progress=bar)
+        try:
+            session.play()
+        except RunBroken:
+            _write(run, session, now, partial=True)
+            raise
+    folder = _write(run, session, now, partial=False)
+    _show(report.build(session.results), Console())
+    print(f"\nreport: {folder / 'report.html'}")
+    return 0
+
+
+def _show(made: Report, console: Console) -> None:
+    from kvshare_research.report.tables import print_notices, print_tables
+
+    print_tables(made.tables, console)
+    print_notices(made.notices, console)
+
+
+def _write(run: Run, session: Session, now: Provenance, *, partial: bool) -> Path:
+    """All files of the run; the resolved configuration, provenance and logs beside the results."""
+    from kvshare_research import provenance, report
+
+    if not session.results:
+        return run.folder
+    record = provenance.to_plain(now) | {"notes": session.notes, "config": dict(run.resolved)}
+    folder = report.write(session.results, record, run.folder, command(), partial)
+    for title, logs in session.logs.items():
+        for place, data in logs.items():
+            provenance.write_atomic(folder / "logs" / _file_name(title) / f"{place}.log", data)
+    if not partial:
+        provenance.write_json(folder / provenance.FILE_NAME, provenance.to_plain(now))
+    return folder
+
+
+def _file_name(title: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in title)
+
+
+def command() -> str:
+    """What makes this result again."""
+    return shlex.join(["python", "-m", "kvshare_research", *sys.argv[1:]])
+
+
+def _mpi_library() -> str:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ConfigError("`driver=mpi` needs mpi4py; install the extra `mpi`") from error
+    return str(MPI.Get_library_version()).split("\n")[0].strip("\0 ")

@@ -1,0 +1,88 @@
+"""From a workload to what a driver is given: requests with effective scopes, their block chains, and arrival times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.nouns import HASH_BYTES, Chain, Request, Segment
+from kvshare_research.core.ports import Tenancy
+from kvshare_research.guard.keys import KeyRing
+from kvshare_research.guard.namespace import ModelSpace, chain
+from kvshare_research.workload.base import PromptItem
+
+PUBLIC_SCOPE = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prompt:
+    """One request ready to be sent. `hash_us` is what hashing it took: part of its TTFT, done before its arrival."""
+
+    request: Request
+    chain: Chain
+    tokens: NDArray[np.uint32]
+    hash_us: int
+    warmup: bool
+    contents: tuple[bytes, ...]  # a name per block of what it holds, whoever may read it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hasher:
+    """What turns tokens into chains: the tenancy, the directory it runs on, the keys and the model."""
+
+    tenancy: Tenancy
+    directory: Directory
+    ring: KeyRing
+    space: ModelSpace
+
+    def prompt(self, request: Request, tokens: NDArray[np.uint32], *, warmup: bool) -> Prompt:
+        """The request under this tenancy. The catalogue's scopes can only be tightened."""
+        scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory)
+        segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
+        started = time.perf_counter_ns()
+        hashed = chain(
+            tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space
+        )
+        hash_us = (time.perf_counter_ns() - started) // 1000
+        return Prompt(
+            request=replace(request, segments=segments),
+            chain=hashed,
+            tokens=tokens,
+            hash_us=hash_us,
+            warmup=warmup,
+            contents=self._contents(tokens),
+        )
+
+    def _contents(self, tokens: NDArray[np.uint32]) -> tuple[bytes, ...]:
+        """Block names under one key for everybody: equal exactly when the KV bytes are. For counting only."""
+        whole = (Segment(scope_id=PUBLIC_SCOPE, token_count=len(tokens)),)
+        public = chain(
+            tokens, whole, (PUBLIC_SCOPE,), directory=self.directory, ring=self.ring, space=self.space
+        )
+        return tuple(public.hashes[i : i + HASH_BYTES] for i in range(0, len(public.hashes), HASH_BYTES))
+
+
+def prompts(items: Sequence[PromptItem], hasher: Hasher, *, case_number: int, warmup_requests: int) -> list[Prompt]:
+    """The items in order, numbered within the case. The first request of each application is warm-up too."""
+    seen: set[str] = set()
+    out = []
+    for index, item in enumerate(items):
+        warmup = index < warmup_requests or item.application not in seen
+        seen.add(item.application)
+        request = replace(
+            item.request, request_id=(case_number << 32) + index, application=item.application
+        )
+        out.append(hasher.prompt(request, item.tokens, warmup=warmup))
+    return out
+
+
+def arrivals(
+    given: Sequence[Prompt], times_us: Sequence[int]
+) -> list[tuple[int, Request, Chain, NDArray[np.uint32]]]:
+    """The schedule that a cluster plays."""
+    return [(t, p.request, p.chain, p.tokens) for p, t in zip(given, times_us, strict=True)]

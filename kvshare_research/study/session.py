@@ -1,0 +1,186 @@
+"""Rank 0 of a study: loads the model once, calibrates, then plays case after case and keeps what came of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from kvshare_research.config import Run
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.errors import ConfigError
+from kvshare_research.driver.cluster import Cluster, Played, RunBroken
+from kvshare_research.guard.keys import KeyRing, RootSecret
+from kvshare_research.guard.namespace import ModelSpace
+from kvshare_research.metrics.records import BASELINE, CaseResult, Label
+from kvshare_research.report.progress import Progress
+from kvshare_research.workload.arrivals import Poisson
+from kvshare_research.workload.base import PromptItem, WorkloadInput
+from kvshare_research.workload.catalogue import Catalogue
+
+from . import counting
+from .assembly import CALIBRATION, component, parties
+from .calibrate import calibrated
+from .plan import IDLE, Case, cases
+from .probe import play_probes
+from .prompts import Hasher, Prompt, arrivals, prompts
+from .settings import case_config, choice, names, stem
+
+SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One study on one cluster. `results` grows case by case, so that an early end loses only the case under way."""
+
+    run: Run
+    cluster: Cluster
+    progress: Progress
+    results: list[CaseResult] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+    logs: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
+    _resolved: dict[str, Any] = field(default_factory=dict)
+    _service_us: dict[float | None, float] = field(default_factory=dict)
+    _number: int = 0
+
+    def play(self) -> None:
+        """All cases of the study are in `results`; raises RunBroken after keeping a partial one."""
+        self._resolved = dict(self.run.resolved)
+        self.progress.stage("loading the model on every worker")
+        self.cluster.load(self._resolved)
+        self.progress.stage("calibrating prefill and links")
+        fitted = calibrated(self.run, self.cluster, self.progress)
+        self._resolved[CALIBRATION] = fitted.to_dict()
+        self.notes["calibration"] = fitted.to_dict()
+        for case in cases(self.run.parts["study"]):
+            config = case_config(self._resolved, case)
+            if case.block.kind == "probe":
+                self.results.extend(play_probes(self, case, config))
+            else:
+                self.results.append(self._stream(case, config))
+
+    # ------------------------------------------------------------------ one case
+    def _stream(self, case: Case, config: dict[str, Any]) -> CaseResult:
+        given = self.prompts(case, config, case.block.warmup_requests + case.block.requests)
+        rate_per_s = None
+        times: Sequence[int] = (0,) * len(given)
+        if case.utilisation != IDLE:
+            service_us = self.service_us(case, config)
+            poisson = Poisson(utilisation_ratio=case.utilisation)
+            workers = self.cluster.node_count
+            times = poisson.plan(len(given), worker_count=workers, service_us=service_us, seed=case.seed).times_us
+            rate_per_s = poisson.rate_per_us(worker_count=workers, service_us=service_us) * 1e6
+        self.progress.stage(case.title, len(given))
+        self.cluster.reset(config, record=case.block.record)
+        schedule = arrivals(given, times)
+        done = 0
+
+        def told(ended: int, _all: int) -> None:
+            nonlocal done
+            self.progress.advance(ended - done)
+            done = ended
+
+        try:
+            if case.utilisation == IDLE:
+                played = self.cluster.play_idle(schedule, progress=told)
+            else:
+                played = self.cluster.play(schedule, progress=told)
+        except RunBroken as error:
+            self.results.append(self.record(case, config, error.partial, given, rate_per_s, str(error)))
+            raise
+        if played.logs:
+            self.logs[case.title] = played.logs
+        return self.record(case, config, played, given, rate_per_s)
+
+    def record(
+        self, case: Case, config: Mapping[str, Any], played: Played, given: Sequence[Prompt],
+        rate_per_s: float | None, partial_reason: str = "", selector: str | None = None,
+    ) -> CaseResult:  # fmt: skip
+        """The case as a record, with its labels."""
+        settings = names(self._resolved, case) | ({"selector": selector} if selector else {})
+        return counting.result(
+            case,
+            label=Label(component(config, "link").label),
+            settings=settings,
+            workload=stem(config["workload"]),
+            outcomes=counting.outcomes(played, given),
+            counters=counting.counters(played, given, self.cluster.router, self.block_bytes),
+            rate_per_s=rate_per_s,
+            expected=len(given),
+            partial_reason=partial_reason,
+        )
+
+    # ------------------------------------------------------------------ what cases are made of
+    @property
+    def block_bytes(self) -> int:
+        return self.cluster.engines[0].block_bytes
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return self.run.parts["engine"].open_tokenizer()
+
+    def parties(self, config: Mapping[str, Any]) -> tuple[Directory, Catalogue]:
+        capacity = min(row.capacity_blocks for row in self.cluster.engines)
+        return parties(config, capacity_blocks=capacity, block_bytes=self.block_bytes)
+
+    def items(self, case: Case, config: Mapping[str, Any], count: int) -> list[PromptItem]:
+        """`count` items of the workload, the same for every selector, tenancy and link."""
+        directory, catalogue = self.parties(config)
+        workload = component(config, "workload")
+        if workload.request_count is not None:
+            workload = replace(workload, request_count=count)
+        given = WorkloadInput(
+            tokenizer=self.tokenizer,
+            directory=directory,
+            catalogue=catalogue,
+            seed=self.run.values.seed + case.seed,
+            block_tokens=int(config["engine"]["block_tokens"]),
+            node_count=self.cluster.node_count,
+            pool_blocks=sum(row.capacity_blocks for row in self.cluster.engines),
+        )
+        made: list[PromptItem] = workload.make(given)
+        if not made:
+            raise ConfigError("the workload made no request")
+        return made
+
+    def hasher(self, config: Mapping[str, Any]) -> Hasher:
+        directory, _ = self.parties(config)
+        engine = config["engine"]
+        space = ModelSpace(
+            model=self.cluster.engines[0].fingerprint,
+            dtype=str(engine["dtype"]),
+            block_tokens=int(engine["block_tokens"]),
+            template=self.tokenizer.version,
+        )
+        root = RootSecret.resolve(path=self.run.values.secret_file, seed=self.run.values.seed)
+        return Hasher(
+            tenancy=component(config, "tenancy"), directory=directory, ring=KeyRing(root), space=space
+        )
+
+    def prompts(self, case: Case, config: Mapping[str, Any], count: int) -> list[Prompt]:
+        items = self.items(case, config, count)
+        return prompts(
+            items,
+            self.hasher(config),
+            case_number=self.next_number(),
+            warmup_requests=case.block.warmup_requests,
+        )
+
+    def next_number(self) -> int:
+        """A number for the request ids of one case."""
+        self._number += 1
+        return self._number
+
+    def service_us(self, case: Case, config: Mapping[str, Any]) -> float:
+        """Mean idle end-to-end time of recomputed requests of this workload: what utilisation is counted in."""
+        if case.overlap not in self._service_us:
+            base = dict(config) | {"selector": choice("selector", BASELINE), "link": choice("link", "loopback")}
+            given = self.prompts(case, base, SERVICE_REQUESTS)[-SERVICE_REQUESTS:]
+            self.progress.stage(f"{case.title}: idle service time", len(given))
+            self.cluster.reset(base)
+            played = self.cluster.play_idle(arrivals(given, (0,) * len(given)))
+            times = [o.end_to_end_us for o in played.outcomes[1:]]
+            self._service_us[case.overlap] = sum(times) / len(times)
+            self.notes[f"service_us at overlap {case.overlap}"] = self._service_us[case.overlap]
+        return self._service_us[case.overlap]

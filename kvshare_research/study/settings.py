@@ -1,0 +1,54 @@
+"""The configuration of one case: the run's own, with the case's choices put in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from kvshare_research.cli import conf_root
+from kvshare_research.core.errors import ConfigError, did_you_mean
+
+from .plan import Case
+
+AXES = ("selector", "tenancy", "link")
+
+
+def choice(group: str, name: str, root: Path | None = None) -> dict[str, Any]:
+    """The plain content of `conf/<group>/<name>.yaml`; ConfigError names the nearest one."""
+    folder = (root or conf_root()) / group
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = [p.stem for p in folder.glob("*.yaml")]
+        raise ConfigError(f"the study names {group} `{name}`{did_you_mean(name, known)}")
+    loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    assert isinstance(loaded, dict)
+    return {str(k): v for k, v in loaded.items()}
+
+
+def case_config(resolved: Mapping[str, Any], case: Case) -> dict[str, Any]:
+    """What the machines of this case are built from; plain values, no key among them."""
+    config = {k: v for k, v in resolved.items() if k != "study"}
+    for axis in AXES:
+        name = getattr(case, axis)
+        if name is not None:
+            config[axis] = choice(axis, name)
+    workload = dict(config["workload"])
+    if case.overlap is not None:
+        if "overlap" not in workload:
+            raise ConfigError("the study dials `overlap`, but this workload has no such field; use workload=generated")
+        workload["overlap"] = case.overlap
+    config["workload"] = workload
+    return config
+
+
+def names(resolved: Mapping[str, Any], case: Case) -> dict[str, str]:
+    """The effective choice of each axis by name, for labels: the case's own, else the class the run names."""
+    return {axis: getattr(case, axis) or stem(resolved[axis]) for axis in AXES}
+
+
+def stem(component: Mapping[str, Any]) -> str:
+    """The file stem of a component's module: its YAML has the same."""
+    return str(component["_target_"]).split(".")[-2]
