@@ -2,8 +2,8 @@
 
 Capacity is counted in uniform blocks. Class-0 accounts may borrow idle reservations, since anybody may
 take such a block back; what a higher class holds, and what is pinned, cannot be clawed back and therefore
-counts as committed beside everybody's reservation (`floor_of`). Every rule takes a count and equals that
-many single steps (a theorem in proofs/).
+counts as committed beside everybody's reservation (`floor_of`). Every rule takes a count; but for `replace_own` it
+equals that many single steps (theorem COUNT in proofs/).
 """
 
 from __future__ import annotations
@@ -100,6 +100,12 @@ def release(node: Node, account: Account, count: int) -> Step:
         shrunk = replace(account, used=account.used - count)
         return Step(True, _rebook(node, account, shrunk), shrunk)
     return Step(False, node, account)
+
+
+def replace_own(node: Node, account: Account, count: int) -> Step:
+    """`count` unpinned blocks of the account make way for as many new ones of its own."""
+    step = release(node, account, count)
+    return admit(step.node, step.account, count) if step.ok else step
 
 
 def pin(node: Node, account: Account, count: int) -> Step:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 # Levels of the scope chain, widest first; a request's segments only ever move to larger numbers.
-PUBLIC, GROUP, TENANT, USER, SESSION = range(5)
+PUBLIC, GROUP, TENANT, USER, SESSION, NONE = range(6)
 NOBODY = 0  # no party; real ones are numbered from 1
 
 
@@ -23,7 +23,7 @@ class Scope:
 
 
 EVERYBODY = Scope(PUBLIC, NOBODY)
-SEALED = Scope(SESSION, NOBODY)  # the tightest scope: nobody may read it, whoever asks
+SEALED = Scope(NONE, NOBODY)  # the tightest scope: nobody may read it, whoever asks
 
 
 @dataclass(frozen=True, slots=True)

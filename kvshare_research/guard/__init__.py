@@ -1,1 +1,1 @@
-"""Who shares with whom: namespaces, keys, tenancies and quotas. The rules themselves are in `core/rights.py` and `core/account.py`."""
+"""Who shares with whom: namespaces, keys, tenancies, quotas. The rules: `core/rights.py`, `core/account.py`."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import HASH_BYTES, Chain, Segment
-from kvshare_research.core.rights import GROUP, PUBLIC, TENANT, USER, Scope, tightens
+from kvshare_research.core.rights import GROUP, PUBLIC, SESSION, TENANT, USER, Scope, tightens
 from kvshare_research.index.hashing import ROOT_PARENT, chain_hashes
 
 from .keys import KeyRing
@@ -73,7 +73,8 @@ class Namespace:
 
 
 def scope_path(scope: Scope, directory: Directory) -> tuple[str, ...]:
-    """The scope by names: ("public",), ("group", name), ("tenant", name), ("user", tenant, name), ("session", id)."""
+    """The scope by names: ("public",), ("group", name), ("tenant", name), ("user", tenant, name), ("session", id),
+    ("sealed",)."""
     if scope.level == PUBLIC:
         return ("public",)
     if scope.level == GROUP:
@@ -83,7 +84,7 @@ def scope_path(scope: Scope, directory: Directory) -> tuple[str, ...]:
     if scope.level == USER:
         name, tenant = directory.users[scope.party - 1]
         return ("user", directory.tenants[tenant - 1], name)
-    return ("session", str(scope.party))
+    return ("session", str(scope.party)) if scope.level == SESSION else ("sealed",)
 
 
 def block_scopes(

@@ -1,4 +1,4 @@
-"""one_group: everybody shares everything, user text included: what a cache without isolation does, to measure its gain and leak."""
+"""one_group: everybody shares everything, user text included: a cache without isolation, to measure gain and leak."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sharing import one_account_each, with_fallbacks, without_floor
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneGroup(Tenancy):
-    """Every segment of every tenant belongs to one group of all. Never use it with tenants that do not trust each other."""
+    """Every segment of every tenant belongs to one group of all; only for tenants that trust each other."""
 
     group: str = "everybody"
 

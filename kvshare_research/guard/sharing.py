@@ -21,7 +21,7 @@ def tightened(tenant_id: int, start: Scope, segments: Sequence[Segment], directo
 
 
 def with_fallbacks(base: Directory) -> Directory:
-    """The directory with every scope that `assign` can fall back to: each tenant's own and, where needed, the sealed one."""
+    """The directory with every scope that `assign` can fall back to: each tenant's own and, if needed, the sealed."""
     own = [Scope(TENANT, i + 1) for i in range(len(base.tenants))]
     sealed = [SEALED] if any(s.level > TENANT for s in base.scopes) else []
     return base.with_scopes([*own, *sealed])

@@ -52,12 +52,16 @@ def group_cases(cases: Iterable[CaseResult]) -> tuple[Group, ...]:
 _RELAXED: tuple[tuple[str, ...], ...] = ((), ("link",), ("tenancy",), ("tenancy", "link"), ("label", "tenancy", "link"))
 
 
-def find_baseline(key: CaseKey, groups: Sequence[Group]) -> tuple[Group, str] | None:
-    """The recompute_always group to compare with, and in words what else differs ("" if nothing); None if not run."""
+def find_baseline(key: CaseKey, groups: Sequence[Group], *, any_extra: bool = False) -> tuple[Group, str] | None:
+    """The recompute_always group to compare with, and in words what else differs ("" if nothing); None if not run.
+
+    `any_extra`: further labels need not agree; right where requests are not paired, as for a TTFT objective.
+    """
     for relaxed in _RELAXED:
         for group in groups:
             other = group.key
-            wanted = key._replace(selector=BASELINE, **{name: getattr(other, name) for name in relaxed})
+            loose = (*relaxed, "extra") if any_extra else relaxed
+            wanted = key._replace(selector=BASELINE, **{name: getattr(other, name) for name in loose})
             if other == wanted:
                 return group, ", ".join(f"{name} {getattr(other, name)}" for name in relaxed)
     return None

@@ -67,10 +67,11 @@ class Counters:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One run. `overlap` is the dialled share of the prompt that others have too; `utilisation` None means idle.
+    """One run. `overlap` is the dialled share of the prompt that others have too; `utilisation` None or 0 means idle.
 
     Requests of two cases are paired by (seed, index in the workload); the index is the low half of the request id
-    minus `first_counter`. `partial` means that requests are missing; such a case is shown apart.
+    minus `first_counter`, so cases whose prompts differ need different labels. `partial` means that requests are
+    missing; such a case is shown apart.
     """
 
     label: Label
@@ -97,7 +98,7 @@ class CaseResult:
             self.label.value,
             self.workload,
             self.overlap,
-            self.utilisation,
+            self.utilisation or None,
             self.link,
             self.tenancy,
             self.selector,

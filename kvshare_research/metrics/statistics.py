@@ -62,6 +62,7 @@ class Quantiles:
 
 
 def floats(values: ArrayLike) -> Floats:
+    """The values as an array of float64."""
     return np.asarray(values, dtype=np.float64)
 
 

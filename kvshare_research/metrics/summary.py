@@ -278,7 +278,7 @@ def saturation_of(cases: Sequence[CaseResult]) -> Saturation | None:
     found = []
     for case in cases:
         rows = case.done()
-        if case.utilisation is None or not rows:
+        if not case.utilisation or not rows:
             continue
         service = float(np.median([o.ttft_us - o.queue_us + o.decode_us for o in rows]))
         ends = [o.arrival_us + max(o.end_to_end_us, o.ttft_us) for o in rows]

@@ -137,7 +137,7 @@ def slo_rows(cases: Iterable[CaseResult], objective_us: float | None = None) -> 
     for key, members in by_setting.items():
         objective, note = objective_us, "given"
         if objective is None:
-            idle = find_baseline(key, groups)
+            idle = find_baseline(key, groups, any_extra=True)
             times = [o.ttft_us for _, o in idle[0].done()] if idle else []
             if not times:
                 continue

@@ -1,7 +1,7 @@
 """The files of a run: results.json, results.parquet, tables.txt, report.html and plots/, whole or not at all.
 
-A complete run writes into its folder; a partial one into `partial/` below it, so the two never mix. Every file is
-written under another name and renamed; results.json comes last, so a folder that has it has everything.
+A complete run writes into its folder; a partial one into the folder of that name with `-partial`, so the two never
+mix. Every file is written under another name and renamed; results.json comes last: a folder that has it has all.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from pathlib import Path
 from typing import Any, final
 
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.metrics.pulls import pulls
 from kvshare_research.metrics.records import CaseResult, encode_results, outcome_frame
 from kvshare_research.metrics.summary import Row, summarise
 from kvshare_research.metrics.verdict import OURS, overlap_table, slo_rows
 
-from .content import Table, case_tables, notices
+from .content import Table, case_tables, notices, pull_tables
 from .html import Picture, render_html
 from .hypothesis import slo_table, verdict_tables
 from .tables import as_text
 
 RESULTS = "results.json"
-PARTIAL = "partial"
+TABLES = "tables.txt"
+PARTIAL = "-partial"
 
 
 @final
@@ -48,7 +50,7 @@ def build(
     that is held against the note.
     """
     rows = summarise(results)
-    tables = case_tables(rows) + slo_table(slo_rows(results, objective_us))
+    tables = case_tables(rows) + pull_tables(pulls(results)) + slo_table(slo_rows(results, objective_us))
     if results:
         tables += verdict_tables(overlap_table(results, selector=selector, objective_us=objective_us))
     return Report(
@@ -66,24 +68,27 @@ def write(
     command: str,
     partial: bool = False,
     *,
+    plots: bool = True,
     objective_us: float | None = None,
     selector: str = OURS,
 ) -> Path:
-    """Write all files and return the folder they are in: `folder`, or `folder/partial` if the run is partial.
+    """Write all files and return the folder they are in: `folder`, or `folder`-partial if the run is partial.
 
-    A complete run removes what a partial one left; a partial one touches nothing complete. ConfigError if the folder
-    cannot be written or a library for reports is missing.
+    A complete run removes what a partial one left; a partial one touches nothing complete. `plots` False saves the
+    time of drawing. ConfigError if the folder cannot be written or a library for reports is missing.
     """
     report = build(results, partial=partial, objective_us=objective_us, selector=selector)
-    target = folder / PARTIAL if report.partial else folder
+    whole = folder.with_name(folder.name.removesuffix(PARTIAL))
+    unfinished = folder.with_name(whole.name + PARTIAL)
+    target = unfinished if report.partial else whole
     try:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target, prefix=".writing-") as scratch:
             made = Path(scratch)
-            _fill(made, results, report, provenance, command)
+            _fill(made, results, report, provenance, command, plots)
             _publish(made, target)
         if not report.partial:
-            shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
     except ModuleNotFoundError as error:
         raise ConfigError(f"report: {error.name} is missing; install `kvshare_research[report]`") from error
     except OSError as error:
@@ -91,21 +96,40 @@ def write(
     return target
 
 
-def _fill(made: Path, results: Sequence[CaseResult], report: Report, provenance: dict[str, Any], command: str) -> None:
+def show(folder: Path) -> None:
+    """Print the tables of a written report; ConfigError if there is none."""
+    try:
+        print((folder / TABLES).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{folder}: no report to show: {error.strerror}") from error
+
+
+def _draw(rows: Sequence[Row], folder: Path) -> list[Picture]:
     from .plots import draw_all, render
 
-    plots = made / "plots"
-    plots.mkdir()
     pictures = []
-    for stem, caption, figure in draw_all(report.rows):
+    for stem, caption, figure in draw_all(rows):
         png = render(figure, "png")
-        (plots / f"{stem}.png").write_bytes(png)
-        (plots / f"{stem}.pdf").write_bytes(render(figure, "pdf"))
+        (folder / f"{stem}.png").write_bytes(png)
+        (folder / f"{stem}.pdf").write_bytes(render(figure, "pdf"))
         pictures.append(Picture(stem, caption, png))
+    return pictures
+
+
+def _fill(
+    made: Path,
+    results: Sequence[CaseResult],
+    report: Report,
+    provenance: dict[str, Any],
+    command: str,
+    plots: bool,
+) -> None:
+    (made / "plots").mkdir()
+    pictures = _draw(report.rows, made / "plots") if plots else []
     head = [f"Run again with: {command}"] if command else []
     if report.partial:
         head.insert(0, "PARTIAL: the run did not finish. Do not compare these numbers.")
-    (made / "tables.txt").write_text(as_text(report.tables, report.notices, head), encoding="utf-8")
+    (made / TABLES).write_text(as_text(report.tables, report.notices, head), encoding="utf-8")
     page = render_html(
         report.tables,
         pictures,
@@ -113,6 +137,7 @@ def _fill(made: Path, results: Sequence[CaseResult], report: Report, provenance:
         notices=report.notices,
         command=command,
         partial=report.partial,
+        drawn=plots,
     )
     (made / "report.html").write_text(page, encoding="utf-8")
     outcome_frame(results).write_parquet(made / "results.parquet")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from kvshare_research.core.nouns import Action, MissReason
+from kvshare_research.metrics.pulls import Pull
 from kvshare_research.metrics.records import BASELINE
 from kvshare_research.metrics.statistics import P95_SAMPLES, P99_SAMPLES
 from kvshare_research.metrics.summary import Row
@@ -213,6 +214,38 @@ def _tables_of(rows: Sequence[Row], kind: str) -> list[Table]:
         _ways(rows, f"Ways of serving ({kind})"),
     ]
     return [t for t in tables if t.rows]
+
+
+def pull_tables(rows: Sequence[Pull]) -> list[Table]:
+    """What a pull costs beside a local hit; nothing if no probe was run."""
+    tables = []
+    for label in dict.fromkeys(r.key.label for r in rows):
+        mine = [r for r in rows if r.key.label == label]
+        names = [n for n in varying([r.key for r in mine]) if n != "selector"] or ["overlap"]
+        tables.append(
+            Table(
+                title=f"A pull against a local hit, idle ({label})",
+                columns=(*names, "pairs", "local hit, ms", "remote hit, ms", "remote - local, ms", "pulled, MB"),
+                names=len(names),
+                rows=tuple(
+                    (
+                        *(key_fields(r.key)[n] for n in names),
+                        count(r.pairs),
+                        milliseconds(r.local_ttft),
+                        milliseconds(r.remote_ttft),
+                        milliseconds(r.extra_ttft),
+                        number(r.pulled_bytes / MEGABYTE),
+                    )
+                    for r in mine
+                ),
+                notes=(
+                    "TTFT p50 of the same text: its prefix reused where it lies, or pulled to a node without it. "
+                    "The difference is the median over pairs.",
+                    *([] if "link" in names else dict.fromkeys(f"Link: {r.key.link}." for r in mine)),
+                ),
+            )
+        )
+    return tables
 
 
 def notices(rows: Sequence[Row]) -> list[str]:

@@ -55,6 +55,7 @@ def render_html(
     notices: Sequence[str] = (),
     command: str = "",
     partial: bool = False,
+    drawn: bool = True,
     title: str = "Sharing KV caches between tenants and nodes",
 ) -> str:
     """The page. All text is escaped, pictures are inside, nothing is fetched from anywhere."""
@@ -69,6 +70,7 @@ def render_html(
         notices=notices,
         command=command,
         partial=partial,
+        drawn=drawn,
         meanings=MEANINGS,
         provenance=[(name, _plain(value)) for name, value in provenance.items()],
     )

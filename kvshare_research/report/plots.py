@@ -166,7 +166,7 @@ def ttft_cdf(rows: Sequence[Row]) -> list[Figure]:
 def _shared_legend(figure: Figure) -> None:
     handles = {text: h for axis in figure.axes for h, text in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=min(6, len(handles)), frameon=False
+        list(handles.values()), list(handles), loc="outside upper center", ncols=min(6, len(handles)), frameon=False
     )
 
 

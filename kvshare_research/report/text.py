@@ -25,6 +25,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def count(value: int) -> str:
+    """A whole number with separators."""
     return f"{value:,}"
 
 
@@ -65,10 +66,12 @@ def factor(estimate: Estimate | None) -> str:
 
 
 def load_name(utilisation: float | None) -> str:
+    """`idle` or the utilisation."""
     return "idle" if utilisation is None else f"ρ {utilisation:.2f}"
 
 
 def overlap_name(overlap: float | None) -> str:
+    """The dialled overlap in percent."""
     return NOTHING if overlap is None else f"{overlap:.0%}".replace("%", " %")
 
 

@@ -1,4 +1,4 @@
-"""Every tenancy file, found in conf/: scopes only tighten, directories are idempotent, floors fit, nothing is widened."""
+"""Every tenancy file, found in conf/: scopes only tighten, directories are idempotent, floors fit, nothing widens."""
 
 from __future__ import annotations
 
@@ -119,6 +119,7 @@ def test_layered_cases() -> None:
     ann, bob, cid = (Scope(USER, i) for i in (1, 2, 3))
     assert scopes_of(Layered(), 1, ann, bob) == [ann, SEALED], "two users: for nobody"
     assert scopes_of(Layered(), 1, cid) == [SEALED]
+    assert scopes_of(Layered(), 1, Scope(SESSION, 7), Scope(SESSION, 8)) == [Scope(SESSION, 7), SEALED]
     assert scopes_of(Isolated(), 1, EVERYBODY, guild, ann) == [acme, acme, ann]
     assert scopes_of(Shard(), 1, EVERYBODY, guild, acme) == [acme] * 3
     assert {s.level for s in scopes_of(OneGroup(), 1, EVERYBODY, acme)} == {GROUP}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvshare_research.core.nouns import Action, Outcome, Status
 from kvshare_research.metrics.pairing import group_cases
+from kvshare_research.metrics.pulls import pulls
 from kvshare_research.metrics.records import CaseResult, Label
 from kvshare_research.metrics.summary import Row, summarise
 
@@ -123,6 +124,21 @@ def test_storage_prediction_and_decisions() -> None:
     assert 150 <= row.decide.p50.value <= 200
     assert 0 < row.decide_share < 0.01
     assert row.saturation is None
+
+
+def test_a_probe_gives_the_cost_of_a_pull_by_pairs() -> None:
+    local = make_case("local_hit")
+    far = tuple(replace(o, ttft_us=o.ttft_us + 1000 * (1 + i % 3)) for i, o in enumerate(local.outcomes))
+    (row,) = pulls([local, replace(local, selector="remote_hit", outcomes=far[::-1]), make_case("recompute_always")])
+    assert row.pairs == 40
+    assert (row.extra_ttft.value, row.extra_ttft.samples) == (2000.0, 40)
+    assert row.remote_ttft.value > row.local_ttft.value
+    assert not pulls([replace(local, partial=True), replace(local, selector="remote_hit")])
+    assert not pulls([local])
+
+
+def test_zero_utilisation_is_idle() -> None:
+    assert replace(make_case(), utilisation=0.0).key == make_case().key
 
 
 def test_refusals_are_listed_and_study_rows_are_deterministic() -> None:

@@ -68,3 +68,14 @@ def test_throughput_needs_rates_and_uses_the_idle_baseline() -> None:
     assert cell.ours is not None
     assert 1.2 < cell.ours.value < 2.5
     assert not slo_rows(cases[:2])
+
+
+def test_the_objective_comes_from_the_idle_block_of_another_name() -> None:
+    idle = replace(make_case("recompute_always", count=30), extra=(("block", "idle"),))
+    loaded = [
+        replace(make_case("recompute_always", count=30, utilisation=rho), extra=(("block", "loaded"),))
+        for rho in (0.3, 0.9)
+    ]
+    (row,) = slo_rows([idle, *loaded])
+    assert row.objective_us > 0
+    assert not slo_rows(loaded)

@@ -13,7 +13,7 @@ import pytest
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.metrics.records import CaseResult, load_results
-from kvshare_research.report import artefacts, write
+from kvshare_research.report import artefacts, show, write
 from tests.metrics.synthetic import make_case
 
 STEMS = {"ttft_by_policy", "ttft_cdf", "cost_parts", "saved_by_overlap", "hit_tokens"}
@@ -77,18 +77,31 @@ def test_a_complete_run_writes_everything_once(tmp_path: Path) -> None:
 def test_partial_and_complete_never_share_a_folder(tmp_path: Path) -> None:
     base, ours = _cases()
     cut = replace(ours, outcomes=ours.outcomes[:5], partial_reason="rank 2 stopped")
-    assert write([base, cut], {}, tmp_path, "make demo") == tmp_path / "partial"
+    folder = tmp_path.with_name(tmp_path.name + "-partial")
+    assert write([base, cut], {}, tmp_path, "make demo") == tmp_path.with_name(tmp_path.name + "-partial")
     assert not (tmp_path / "results.json").exists()
-    assert load_results(tmp_path / "partial" / "results.json").partial
+    assert load_results(folder / "results.json").partial
     for name in ("tables.txt", "report.html"):
-        text = (tmp_path / "partial" / name).read_text(encoding="utf-8")
+        text = (folder / name).read_text(encoding="utf-8")
         assert "PARTIAL" in text
         assert "rank 2 stopped" in text
     write([base, ours], {}, tmp_path, "make demo")
     before = (tmp_path / "results.json").read_bytes()
-    assert not (tmp_path / "partial").exists()
-    write([base], {}, tmp_path, "make demo", partial=True)
+    assert not folder.exists()
+    assert write([base], {}, folder, "make demo", partial=True, plots=False) == folder
     assert (tmp_path / "results.json").read_bytes() == before
+
+
+def test_without_plots_the_page_says_so_and_show_prints_the_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(_cases(), {}, tmp_path, "make demo", plots=False)
+    assert "No plots were asked for" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert list((tmp_path / "plots").iterdir()) == []
+    show(tmp_path)
+    assert "Time to first token (measured)" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="no report to show"):
+        show(tmp_path / "elsewhere")
 
 
 def _broken(name: str) -> list[CaseResult]:
@@ -121,7 +134,7 @@ def test_an_empty_or_broken_run_is_reported_not_crashed(tmp_path: Path, name: st
 
 
 def test_a_failure_while_writing_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(_cases(), {}, tmp_path, "first")
+    write(_cases(), {}, tmp_path, "first", plots=False)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
     def fails(*_: object, **__: object) -> bytes:
@@ -129,7 +142,7 @@ def test_a_failure_while_writing_leaves_the_old_files(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(artefacts, "encode_results", fails)
     with pytest.raises(RuntimeError, match="planted"):
-        write(_cases(), {}, tmp_path, "second")
+        write(_cases(), {}, tmp_path, "second", plots=False)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 

@@ -1,0 +1,141 @@
+"""Changing the shipping rules on purpose: each theorem must notice the mistake that it is there to exclude."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """`function` of `module` with `old` replaced by `new` must make `theorem` fail; `story` says what goes wrong."""
+
+    theorem: str
+    module: str
+    function: str
+    old: str
+    new: str
+    story: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.theorem}: {self.story}"
+
+
+def function_tree(module: ModuleType, name: str) -> ast.FunctionDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(module, name))))
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    return function
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, tree: ast.FunctionDef) -> Iterator[None]:
+    """While the context lasts, `module.name` and every import of it elsewhere is the function of `tree`."""
+    before = getattr(module, name)
+    code = compile(ast.fix_missing_locations(ast.Module([tree], [])), f"<mutant of {name}>", "exec")
+    made: dict[str, Any] = {}
+    exec(code, vars(module), made)
+    after = made[name]
+    assert isinstance(after, FunctionType)
+    holders = [
+        m for key, m in list(sys.modules.items())
+        if key.startswith(("kvshare_research", "proofs")) and getattr(m, name, None) is before
+    ]  # fmt: skip
+    for holder in holders:
+        setattr(holder, name, after)
+    try:
+        yield
+    finally:
+        for holder in holders:
+            setattr(holder, name, before)
+
+
+@contextmanager
+def applied(mutant: Mutant) -> Iterator[None]:
+    """While the context lasts the mistake is in the code; raises ValueError if its text is not found exactly once."""
+    module = importlib.import_module(mutant.module)
+    source = textwrap.dedent(inspect.getsource(getattr(module, mutant.function)))
+    if source.count(mutant.old) != 1:
+        raise ValueError(f"`{mutant.old}` occurs {source.count(mutant.old)} times in {mutant.function}, expected once")
+    tree = ast.parse(source.replace(mutant.old, mutant.new)).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    with replaced(module, mutant.function, tree):
+        yield
+
+
+def _mutant(theorem: str, where: str, old: str, new: str, story: str) -> Mutant:
+    module, function = where.split(".")
+    package = "kvshare_research.guard" if module == "namespace" else "kvshare_research.core"
+    return Mutant(theorem=theorem, module=f"{package}.{module}", function=function, old=old, new=new, story=story)
+
+
+NAMED = (
+    _mutant("INV", "account.admit", "grown.used <= account.limit and _sound(after)", "grown.used <= account.limit",
+            "a guarantee is promised that does not fit"),
+    _mutant("I2", "account._sound", "node.used <= node.capacity and ", "", "more blocks are in use than there are"),
+    _mutant("I3", "account.may_evict", "victim.used - count >= victim.reserved", "victim.used >= victim.reserved",
+            "a tenant at its reservation loses a block"),
+    _mutant("I4", "account.may_evict", "victim.priority <= admitter.priority", "victim.priority >= admitter.priority",
+            "a low class evicts a high one"),
+    _mutant("I5", "account.admit", "grown.used <= account.limit", "account.used <= account.limit",
+            "one block more than the limit"),
+    _mutant("I6", "account.may_evict", "victim.priority <= admitter.priority", "victim.priority < admitter.priority",
+            "a tenant below its reservation starves beside borrowers of its own class"),
+    _mutant("I9", "account.admit_evicting", "used=victim.used - count", "used=victim.used - 2 * count",
+            "two blocks go for one"),
+    _mutant("I10", "account.may_evict", "victim.used - count >= victim.pinned", "victim.used >= victim.pinned",
+            "a pinned block is evicted"),
+    _mutant("COUNT", "account.release", "used=account.used - count", "used=account.used - min(count, 1)",
+            "many blocks are released as one"),
+    _mutant("XFER", "account.unpin", "pinned=account.pinned - count", "pinned=account.pinned - count + 1",
+            "an aborted transfer leaves a pin"),
+    _mutant("UNB", "account.may_evict", "victim.used - count >= victim.reserved", "victim.used >= victim.reserved",
+            "a tenant at its reservation loses a block"),
+    _mutant("LIVE", "account.admit", "if count >= 0 and", "if count == 0 and", "a guard that refuses everything"),
+    _mutant("PLAN", "account.may_replace_own", "count <= account.used - account.pinned",
+            "count < account.used - account.pinned", "the last block of its own is never given up"),
+    _mutant("READ-LIVE", "rights.may_deliver", "now_us < ticket.expiry_us", "now_us > ticket.expiry_us",
+            "a fetch within its lease is dropped"),
+    _mutant("I1", "rights.may_read", "membership.active and now_us < membership.expiry_us", "membership.active",
+            "a grant that has run out still reads"),
+    _mutant("I7", "rights.revoke", "membership.grant_epoch + 1", "membership.grant_epoch",
+            "a ticket from before a revocation and a new grant still delivers"),
+    _mutant("LEASE", "rights.lease_live", "local_now_us + skew_us", "local_now_us",
+            "a slow clock reads after the lease"),
+    _mutant("SCOPE", "rights.assign", "if asked.level > before.level:", "if asked.level != before.level:",
+            "public text after private text is shared with everybody"),
+    _mutant("SHARE", "rights.assign", "Scope(TENANT, tenant) if before.level == GROUP else SEALED", "before",
+            "text of a second group is shared with the first"),
+    _mutant("SHARD", "rights.assign", "if asked.level > before.level:", "if asked.level >= 0:",
+            "in a strict partition a public segment is shared"),
+    _mutant("JUDGE", "judging.cut", "min(run.block_count, readable_blocks)", "run.block_count",
+            "what was matched passes without being readable"),
+    _mutant("NI-A", "account.admit", "grown.used <= account.limit and _sound(after)",
+            "grown.used <= account.limit and after.used < after.capacity and _sound(after)",
+            "whether the last block is given depends on the others"),
+    _mutant("NI-A2", "account.admit", "grown.used <= account.limit and ", "",
+            "beyond its limit a tenant feels the others"),
+    _mutant("NI-E", "account.may_evict", "victim.used - count >= victim.reserved", "victim.used >= victim.reserved",
+            "another tenant's demand costs B a block"),
+    _mutant("NI-R", "rights.may_read", "return scope.party == reader.tenant", "return True",
+            "a hit tells B what another tenant keeps to itself"),
+    _mutant("I8", "namespace.framed", "tag + length + body", "tag + body",
+            "('m', '1x') and ('m1', 'x') are one namespace"),
+    _mutant("IDX", "protocol.decide", "message_seq == done + 1", "message_seq > done",
+            "an entry is applied over a gap"),
+    _mutant("IDX-CONV", "protocol.decide", "message_seq > done:\n        return Decision(HOLD",
+            "message_seq > done + 1:\n        return Decision(HOLD", "the last entry, lost, is never noticed"),
+    _mutant("IDX-LIVE", "protocol.decide", "kind == EVENT and message_seq == done + 1", "False",
+            "entries are never applied"),
+)  # fmt: skip
+# Theorems without a named mutant state no rule that could be changed: sums, impossibilities and leaks.
+WITHOUT = ("SUM", "CLASH", "LEAK-1", "LEAK-2")

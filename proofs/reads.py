@@ -1,0 +1,118 @@
+"""Who may see what: no read without a right, nothing after a withdrawal, leases across clocks. Any number of rows.
+
+An operation on an arbitrary row is followed at *another* arbitrary row, so nothing depends on how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import z3
+
+from kvshare_research.core import rights
+
+from .kit import Obligation, claim, theorem
+from .spec import Permission, ints, membership, permitted, reader, scope, scope_ok
+from .symexec import lift, paths
+
+
+def ticket(prefix: str = "ticket") -> rights.Ticket:
+    return rights.Ticket(*ints(prefix, "grant_epoch generation expiry_us"))
+
+
+@theorem(
+    "I1",
+    "a read succeeds exactly when the operator's last word permits it, for any policy: none without right, none denied",
+    rights.may_read,
+    rights.open_read,
+    rights.may_deliver,
+    rights.grant,
+    rights.revoke,
+)
+def i1() -> Iterator[Obligation]:
+    s, r, row, ghost = scope("scope"), reader(), membership(), Permission()
+    generation, now, lease = z3.Ints("generation now lease")
+    pre = {"scope": scope_ok(s), "ghost": ghost.agrees(row)}
+    for i, path in enumerate(paths(rights.may_read, s, r, row, now, assume=list(pre.values()))):
+        yield claim(f"may_read/{i}", {**pre, "path": path.condition}, permitted(s, r, ghost, now) == path.value)
+    for i, path in enumerate(paths(rights.open_read, s, r, row, generation, now, lease, assume=list(pre.values()))):
+        opened = path.value is not None
+        exact = z3.And(path.value.expiry_us == now + lease, path.value.generation == generation) if opened else True
+        yield claim(f"open/{i}", {**pre, "path": path.condition}, z3.And(permitted(s, r, ghost, now) == opened, exact))
+    for i, path in enumerate(
+        paths(rights.may_deliver, ticket(), s, r, row, generation, now, assume=list(pre.values()))
+    ):
+        if path.value:
+            yield claim(f"deliver/{i}", {**pre, "path": path.condition}, permitted(s, r, ghost, now))
+    yield from _ghost_stays_in_step(row, ghost)
+
+
+def _ghost_stays_in_step(row: rights.Membership, ghost: Permission) -> Iterator[Obligation]:
+    """An operation on the row of (tenant, group) leaves every row, itself and others, in agreement with its ghost."""
+    t, g, t2, g2, until = z3.Ints("tenant group tenant2 group2 until")
+    hit = z3.And(t == t2, g == g2)
+    for name, new, given, end in (
+        ("grant", rights.grant(row, until), True, until),
+        ("revoke", rights.revoke(row), False, ghost.until),
+    ):
+        pick = [
+            z3.If(hit, x, y)
+            for x, y in ((new.active, row.active), (new.grant_epoch, row.grant_epoch), (new.expiry_us, row.expiry_us))
+        ]
+        then = Permission("ghost2")
+        follows = z3.And(then.given == z3.If(hit, given, ghost.given), then.until == z3.If(hit, end, ghost.until))
+        yield claim(
+            f"{name} keeps the ghost",
+            {"ghost": ghost.agrees(row), "then": follows},
+            then.agrees(rights.Membership(*pick)),
+        )
+
+
+@theorem(
+    "I7",
+    "after a revocation, a reuse of the slot or expiry, nothing of a fetch opened earlier is delivered, also when the "
+    "slot belongs to somebody else by then",
+    rights.open_read,
+    rights.may_deliver,
+    rights.grant,
+    rights.revoke,
+)
+def i7() -> Iterator[Obligation]:
+    s, r, row, ghost, t = scope("scope"), reader(), membership(), Permission(), ticket()
+    generation, later, now, lease, until = z3.Ints("generation generation2 now lease until")
+    withdrawn = z3.Bool("withdrawn")  # ghost: something the ticket relied on has ended since it was opened
+
+    def holds(t: Any, generation: Any, row: Any, withdrawn: Any) -> Any:
+        past = z3.And(t.grant_epoch <= row.grant_epoch, t.generation <= generation)
+        seen = z3.Or(t.grant_epoch < row.grant_epoch, t.generation < generation)
+        # where the slot has a new owner, `row` is another row and its epochs mean nothing to the ticket
+        return z3.Or(z3.And(past, z3.Implies(withdrawn, seen)), z3.And(withdrawn, t.generation < generation))
+
+    for i, path in enumerate(paths(rights.open_read, s, r, row, generation, now, lease)):
+        if path.value is not None:
+            yield claim(f"opened/{i}", {"path": path.condition}, holds(path.value, generation, row, z3.BoolVal(False)))
+    pre = {"inv": holds(t, generation, row, withdrawn)}
+    reused = {**pre, "a slot's generation only rises": later > generation}
+    yield claim("grant", pre, holds(t, generation, rights.grant(row, until), withdrawn))
+    yield claim("revoke", pre, holds(t, generation, rights.revoke(row), z3.BoolVal(True)))
+    yield claim("slot reused", reused, holds(t, later, row, z3.BoolVal(True)))
+    yield claim("slot reused by another owner", reused, holds(t, later, membership("row2"), z3.BoolVal(True)))
+    facts = {**pre, "scope": scope_ok(s), "ghost": ghost.agrees(row)}
+    for i, path in enumerate(paths(rights.may_deliver, t, s, r, row, generation, now, assume=list(facts.values()))):
+        if path.value:
+            safe = z3.And(z3.Not(withdrawn), permitted(s, r, ghost, now), now < t.expiry_us)
+            yield claim(f"delivered/{i}", {**facts, "path": path.condition}, safe)
+
+
+@theorem(
+    "LEASE",
+    "who trusts a lease by its own clock, given the bound on clock skew, never uses it when the owner's clock is past",
+    rights.lease_live,
+)
+def lease() -> Iterator[Obligation]:
+    expiry, local, owner, skew = z3.Ints("expiry local owner skew")
+    clocks = {"skew": z3.And(skew >= 0, owner - local <= skew, local - owner <= skew)}
+    live = lift(rights.lease_live, expiry, local, skew, assume=list(clocks.values()))
+    yield claim("live here means live there", {**clocks, "live": live}, owner < expiry)
+    yield claim("dead for sure two skews later", {**clocks, "gone": owner + skew + skew < expiry}, live)
