@@ -1,0 +1,164 @@
+"""Does the core change an account, or use a block, without asking a proved rule? Read from the syntax of its modules.
+
+Each function here returns complaints, so that tests can also show that planted mistakes are found.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ACCOUNT_RULES = frozenset(
+    ("admit", "admit_evicting", "replace_own", "release", "pin", "unpin", "configure", "remove")
+)  # each returns a Step
+ROWS = frozenset(("node", "accounts"))
+ROW_FIELDS = frozenset(("used", "pinned", "reserved", "limit", "committed"))
+READ_RULES = frozenset(("may_read", "open_read", "may_deliver"))
+GATES = frozenset(("ask",))  # `Serving.ask`, which is checked itself
+
+
+@dataclass(frozen=True)
+class Complaint:
+    where: str
+    line: int
+    what: str
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    return (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
+
+
+def called(tree: ast.AST) -> set[str]:
+    """Last names of everything called in `tree`."""
+    calls = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    return {f.attr if isinstance(f, ast.Attribute) else f.id for f in calls if isinstance(f, ast.Attribute | ast.Name)}
+
+
+def is_row(target: ast.expr, owner: str) -> bool:
+    """Whether an assignment to `target` stores a row of an account or a node of `owner` (self, or a ledger)."""
+    if isinstance(target, ast.Subscript):
+        return is_row(target.value, owner)
+    return isinstance(target, ast.Attribute) and target.attr in ROWS and ast.unparse(target.value) == owner
+
+
+def steps(function: ast.FunctionDef) -> set[str]:
+    """Names that only ever hold what an account rule returned."""
+    found: dict[str, bool] = {}
+    for n in ast.walk(function):
+        if isinstance(n, ast.Assign) and len(n.targets) == 1 and isinstance(n.targets[0], ast.Name):
+            name = n.targets[0].id
+            found[name] = found.get(name, True) and _is_step(n.value, found)
+    return {name for name, good in found.items() if good}
+
+
+def _is_step(value: ast.expr, known: dict[str, bool]) -> bool:
+    if isinstance(value, ast.IfExp):
+        return _is_step(value.body, known) and _is_step(value.orelse, known)
+    if isinstance(value, ast.Name):
+        return known.get(value.id, False)
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and ast.unparse(value.func.value) == "rules"
+        and value.func.attr in ACCOUNT_RULES
+    )
+
+
+def pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=True)
+        elif isinstance(target, ast.Tuple):
+            yield from ((t, node.value) for t in target.elts)
+        else:
+            yield target, node.value
+
+
+def account_complaints(name: str, source: str, owners: tuple[str, ...] = ("self",)) -> list[Complaint]:
+    """Rows stored that no rule returned, rows made or changed by hand, and steps used without looking at `ok`."""
+    tree = ast.parse(source)
+    complaints = list(_rows_made_by_hand(name, tree))
+    for function in functions(tree):
+        good = steps(function)
+        stored = False
+        for n in ast.walk(function):
+            if isinstance(n, ast.AugAssign | ast.Delete):
+                targets = [n.target] if isinstance(n, ast.AugAssign) else n.targets
+                if any(is_row(t, o) for t in targets for o in owners):
+                    complaints.append(Complaint(name, n.lineno, f"{function.name} changes a row by hand"))
+            if not isinstance(n, ast.Assign):
+                continue
+            for target, value in pairs(n):
+                if not any(is_row(target, o) for o in owners):
+                    continue
+                from_rule = isinstance(value, ast.Attribute) and ast.unparse(value.value) in good
+                if function.name != "__init__" and not from_rule:
+                    complaints.append(Complaint(name, n.lineno, f"{function.name} stores a row that no rule returned"))
+                stored = stored or from_rule
+        looks = any(isinstance(n, ast.Attribute) and n.attr == "ok" for n in ast.walk(function))
+        if stored and not looks:
+            complaints.append(Complaint(name, function.lineno, f"{function.name} stores a step without asking `ok`"))
+    return complaints
+
+
+def _rows_made_by_hand(name: str, tree: ast.AST) -> Iterator[Complaint]:
+    for n in ast.walk(tree):
+        if not isinstance(n, ast.Call):
+            continue
+        what = n.func.attr if isinstance(n.func, ast.Attribute) else n.func.id if isinstance(n.func, ast.Name) else ""
+        empty = all(isinstance(a, ast.Constant) and a.value == 0 for a in n.args[1:])
+        if what in ("Account", "Node") and not empty:
+            yield Complaint(name, n.lineno, f"a filled {what} is made by hand")
+        if what in ("replace", "_replace") and any(k.arg in ROW_FIELDS for k in n.keywords):
+            yield Complaint(name, n.lineno, "a row is changed by hand")
+        if what == "Ticket":
+            yield Complaint(name, n.lineno, "a ticket is made by hand")
+
+
+def read_complaints(name: str, source: str) -> list[Complaint]:
+    """Functions that look blocks up by hash and neither ask a read rule nor are asked by one that does."""
+    tree = ast.parse(source)
+    calls = {f.name: called(f) for f in functions(tree)}
+    asks = {f for f, names in calls.items() if names & (READ_RULES | GATES)}
+    while grown := {f for f, names in calls.items() if f not in asks and names & asks}:
+        asks |= grown
+    return [
+        Complaint(name, f.lineno, f"{f.name} finds blocks without asking whether they may be read")
+        for f in functions(tree)
+        if _finds(f) and f.name not in asks
+    ]
+
+
+def _finds(function: ast.FunctionDef) -> bool:
+    """Whether the function asks a ledger for a block by its hash."""
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr == "find"
+        and "ledger" in ast.unparse(n.func)
+        for n in ast.walk(function)
+    )
+
+
+def router_complaints(name: str, source: str) -> list[Complaint]:
+    """What reaches a policy without passing the judge: `quote` must be given a verdict that `judge` returned."""
+    complaints = []
+    found = False
+    for function in functions(ast.parse(source)):
+        judged = {
+            t.id
+            for n in ast.walk(function)
+            if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and ast.unparse(n.value.func) == "judge"
+            for t in n.targets
+            if isinstance(t, ast.Name)
+        }
+        for n in ast.walk(function):
+            if isinstance(n, ast.Call) and ast.unparse(n.func) == "QuoteInput":
+                found = True
+                given = {k.arg: ast.unparse(k.value) for k in n.keywords}
+                if given.get("verdict") not in judged:
+                    complaints.append(Complaint(name, n.lineno, f"{function.name} quotes what was not judged"))
+                if any("match" in value for value in given.values()):
+                    complaints.append(Complaint(name, n.lineno, f"{function.name} shows a policy the raw match"))
+    return complaints if found else [*complaints, Complaint(name, 1, "no quote found: this check looks at nothing")]

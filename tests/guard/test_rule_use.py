@@ -1,0 +1,77 @@
+"""Router, worker and ledger decide no read, admission or eviction without calling the proved rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import kvshare_research.core as core
+
+from .rule_use import account_complaints, read_complaints, router_complaints
+
+FOLDER = Path(core.__file__).parent
+RULES = ("account.py", "rights.py", "directory.py")
+FILES = sorted(f for f in FOLDER.glob("*.py") if f.name not in RULES)
+OWNERS = ("self", "ledger", "self.ledger", "self._ledger")
+
+
+def source(name: str) -> str:
+    return (FOLDER / name).read_text()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_rows_come_from_the_rules(file: Path) -> None:
+    owners = OWNERS if file.name == "ledger.py" else OWNERS[1:]
+    assert account_complaints(file.name, file.read_text(), owners) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_blocks_are_found_only_to_be_judged(file: Path) -> None:
+    assert read_complaints(file.name, file.read_text()) == []
+
+
+def test_policies_see_only_what_the_judge_let_pass() -> None:
+    assert router_complaints("router.py", source("router.py")) == []
+
+
+def test_the_reader_checks_before_a_byte_is_used() -> None:
+    assert "may_deliver(" in source("fetching.py")
+
+
+def planted(name: str, old: str, new: str) -> str:
+    text = source(name)
+    assert old in text, f"`{old}` is no longer in {name}: plant another mistake"
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        ("ledger.py", "step = rules.pin(", "step = rules.Step(True, self.node, self.account(block.scope_id)) or (", "no rule returned"),
+        ("ledger.py", "if step.ok:\n            self.node", "if True:\n            self.node", "without asking"),
+        ("ledger.py", "        block.pins += 1", "        block.pins += 1\n        self.node = Node(9, 1, 1)", "no rule returned"),
+        ("ledger.py", "        block.pins += 1", "        block.pins += 1\n        del self.accounts[0]", "by hand"),
+        ("ledger.py", "        block.pins += 1", "        block.pins += 1\n        x = replace(self.node, used=0)", "by hand"),
+    ],
+)  # fmt: skip
+def test_planted_changes_of_rows_are_found(name: str, old: str, new: str, expected: str) -> None:
+    owners = OWNERS if name == "ledger.py" else OWNERS[1:]
+    found = account_complaints(name, planted(name, old, new), owners)
+    assert any(expected in c.what for c in found), found
+
+
+@pytest.mark.parametrize(("name", "rule"), [("serving.py", "open_read("), ("worker.py", "may_read(")])
+def test_planted_reads_without_a_rule_are_found(name: str, rule: str) -> None:
+    assert read_complaints(name, planted(name, rule, "sometimes("))
+
+
+def test_a_row_stored_from_elsewhere_is_found() -> None:
+    text = "def seize(ledger):\n    ledger.accounts[0] = ledger.accounts[1]\n"
+    assert account_complaints("worker.py", text, OWNERS)
+    assert account_complaints("worker.py", "def seize(ledger):\n    t = Ticket(1, 1, 1)\n", OWNERS)
+
+
+def test_planted_bypass_of_the_judge_is_found() -> None:
+    text = planted("router.py", "verdict = judge(", "verdict = lenient(")
+    assert router_complaints("router.py", text)
