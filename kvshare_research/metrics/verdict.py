@@ -99,6 +99,7 @@ class SloRow:
     objective_note: str
     throughput: SloThroughput
     rates_per_s: tuple[float, ...]
+    goodput_per_s: float  # requests per second within the objective, at the highest rate run
 
 
 def _claim_for(overlap: float) -> Claim | None:
@@ -122,6 +123,41 @@ def _rate_point(group: Group) -> RatePoint:
     )
 
 
+def _goodput(top: tuple[RatePoint, Group], objective_us: float) -> float:
+    """Seeds one after the other, each from its first arrival to its last end."""
+    duration_us = 0
+    for case in top[1].cases:
+        rows = case.measured()
+        if rows:
+            duration_us += max(o.arrival_us + o.end_to_end_us for o in rows) - min(o.arrival_us for o in rows)
+    return statistics.goodput_per_s(top[0].ttft_us, objective_us, duration_us)
+
+
+def _objective(key: CaseKey, groups: Sequence[Group]) -> tuple[float, str] | None:
+    idle = find_baseline(key, groups, any_extra=True)
+    times = [o.ttft_us for _, o in idle[0].done()] if idle else []
+    if not times:
+        return None
+    return (
+        DEFAULT_OBJECTIVE * statistics.median(times).value,
+        f"{DEFAULT_OBJECTIVE:g} x the idle recompute_always median",
+    )
+
+
+def _slo_row(key: CaseKey, members: Sequence[Group], objective_us: float, note: str) -> SloRow:
+    ordered = sorted(((_rate_point(g), g) for g in members), key=lambda pair: pair[0].rate_per_s)
+    points = [point for point, _ in ordered]
+    enough = min(len(p.ttft_us) for p in points) >= statistics.P95_SAMPLES
+    return SloRow(
+        key=key,
+        objective_us=objective_us,
+        objective_note=note,
+        throughput=statistics.throughput_at_slo(points, objective_us, 0.95 if enough else 0.5),
+        rates_per_s=tuple(p.rate_per_s for p in points),
+        goodput_per_s=_goodput(ordered[-1], objective_us),
+    )
+
+
 def slo_rows(cases: Iterable[CaseResult], objective_us: float | None = None) -> tuple[SloRow, ...]:
     """Throughput per setting that was run at two rates or more, without partial cases.
 
@@ -135,27 +171,9 @@ def slo_rows(cases: Iterable[CaseResult], objective_us: float | None = None) -> 
             by_setting.setdefault(group.key._replace(utilisation=None), []).append(group)
     rows = []
     for key, members in by_setting.items():
-        objective, note = objective_us, "given"
-        if objective is None:
-            idle = find_baseline(key, groups, any_extra=True)
-            times = [o.ttft_us for _, o in idle[0].done()] if idle else []
-            if not times:
-                continue
-            objective = DEFAULT_OBJECTIVE * statistics.median(times).value
-            note = f"{DEFAULT_OBJECTIVE:g} x the idle recompute_always median"
-        points = [_rate_point(g) for g in members]
-        enough = min(len(p.ttft_us) for p in points) >= statistics.P95_SAMPLES
-        if len(points) < 2:
-            continue
-        rows.append(
-            SloRow(
-                key=key,
-                objective_us=objective,
-                objective_note=note,
-                throughput=statistics.throughput_at_slo(points, objective, 0.95 if enough else 0.5),
-                rates_per_s=tuple(sorted(p.rate_per_s for p in points)),
-            )
-        )
+        objective = (objective_us, "given") if objective_us is not None else _objective(key, groups)
+        if objective is not None and len(members) >= 2:
+            rows.append(_slo_row(key, members, *objective))
     return tuple(rows)
 
 

@@ -61,7 +61,7 @@ def slo_table(rows: Sequence[SloRow]) -> list[Table]:
         tables.append(
             Table(
                 title=f"Throughput at a TTFT objective ({label})",
-                columns=("overlap", "link", "tenancy", "selector", "objective", "requests/s [95 %]"),
+                columns=("overlap", "link", "tenancy", "selector", "objective", "requests/s [95 %]", "goodput"),
                 names=4,
                 rows=tuple(
                     (
@@ -71,12 +71,14 @@ def slo_table(rows: Sequence[SloRow]) -> list[Table]:
                         r.key.selector,
                         f"p{100 * r.throughput.quantile:.0f} ≤ {number(r.objective_us / 1000)} ms",
                         _rate(r),
+                        number(r.goodput_per_s),
                     )
                     for r in mine
                 ),
                 notes=(
                     "Highest arrival rate whose TTFT meets the objective, linear between the rates run. Rejected "
                     "requests miss it.",
+                    "Goodput: requests/s that met it at the highest rate run.",
                     *dict.fromkeys(f"Objective: {r.objective_note}." for r in mine),
                     *dict.fromkeys(f"Rates run, requests/s: {', '.join(map(number, r.rates_per_s))}." for r in mine),
                 ),

@@ -63,6 +63,8 @@ def test_throughput_needs_rates_and_uses_the_idle_baseline() -> None:
     assert {r.key.selector for r in rows} == {"recompute_always", "route_to_longest_prefix"}
     assert len({r.objective_us for r in rows}) == 1
     assert rows[0].throughput.quantile == 0.5  # 60 samples: no p95
+    base, ours = rows
+    assert 0 <= base.goodput_per_s < ours.goodput_per_s < max(ours.rates_per_s)
     cells = overlap_table(cases, selector="route_to_longest_prefix")
     cell = next(c for c in cells if c.quantity == "throughput at SLO" and c.overlap == 0.5)
     assert cell.ours is not None
