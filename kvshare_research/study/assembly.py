@@ -1,4 +1,4 @@
-"""From a case's resolved configuration to routers, workers, engines and links: the same on every rank and in a replay."""
+"""From a case's configuration to routers, workers, engines and links: the same on every rank and in a replay."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any, final
 
 from kvshare_research.build import build
 from kvshare_research.config import SEAMS
+from kvshare_research.core.costing import PS_PER_US, prefill_ps
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger
 from kvshare_research.core.nouns import Action
 from kvshare_research.core.router import Router, RouterPolicy
 from kvshare_research.core.running import WorkerPolicy
 from kvshare_research.core.worker import Worker
-from kvshare_research.cost.calibration import Calibration
-from kvshare_research.cost.links import LinkTable
+from kvshare_research.cost.links import LinkModel, LinkTable
+from kvshare_research.cost.ttft import TtftCost
 from kvshare_research.driver.assembly import Assembly, Config, Place
 from kvshare_research.engine.base import Engine
 from kvshare_research.transport.link import Link
@@ -23,7 +24,7 @@ from kvshare_research.transport.mpi import Endpoint
 from kvshare_research.workload.catalogue import Catalogue
 from kvshare_research.workload.parties import load_parties
 
-CALIBRATION = "calibration"  # the key under which a case carries what was measured before it
+CALIBRATION = "calibration"  # a case carries here what was measured before it: cost coefficients and link samples
 
 
 @final
@@ -52,6 +53,22 @@ def parties(config: Config, *, capacity_blocks: int, block_bytes: int) -> tuple[
     return replace(directory, accounts=accounts), catalogue
 
 
+def priced(config: Config) -> TtftCost:
+    """The cost model with measured coefficients where there are any, else with the configured ones."""
+    measured: Mapping[str, Any] = config.get(CALIBRATION) or {}
+    cost: TtftCost = component(config, "cost")
+    return replace(cost, **measured.get("cost", {}))
+
+
+def known_links(config: Config, node_count: int) -> LinkTable:
+    """The links as calibration measured them, or as assumed."""
+    table = LinkTable.start(node_count, LinkModel())
+    measured: Mapping[str, Any] = config.get(CALIBRATION) or {}
+    for source, reader, bytes_moved, elapsed_us in measured.get("link_samples", ()):
+        table = table.measured(source, reader, bytes_moved, elapsed_us, 0)
+    return table
+
+
 def actions(config: Config) -> frozenset[Action]:
     """The ways a selector may choose among."""
     return frozenset(Action[str(name).upper()] for name in config["actions"])
@@ -74,7 +91,7 @@ class StudyAssembly(Assembly):
             capacity_blocks=place.capacity_blocks,
             accounts=directory.accounts,
             retention=component(config, "retention"),
-            recompute_us=calibration(config).prefill_us(block_tokens, 0),
+            recompute_us=prefill_ps(priced(config).coefficients, block_tokens, 0) // PS_PER_US,
         )
         policy = WorkerPolicy(
             retention=ledger.retention,
@@ -85,15 +102,12 @@ class StudyAssembly(Assembly):
             fetch_deadline_us=limits.fetch_deadline_us,
             admitted_max=limits.admitted_max,
         )
-        return Worker(
-            node=place.node, incarnation=place.incarnation, policy=policy, ledger=ledger, directory=directory
-        )
+        return Worker(node=place.node, incarnation=place.incarnation, policy=policy, ledger=ledger, directory=directory)
 
     def router(self, config: Config, place: Place) -> Router:
         directory, _ = parties(config, capacity_blocks=place.capacity_blocks, block_bytes=place.block_bytes)
-        measured = calibration(config)
         policy = RouterPolicy(
-            cost=measured.applied_to(component(config, "cost")),
+            cost=priced(config),
             selector=component(config, "selector"),
             actions=actions(config),
             block_bytes=place.block_bytes,
@@ -103,7 +117,7 @@ class StudyAssembly(Assembly):
             policy=policy,
             directory=directory,
             index=component(config, "index").new_store(place.node_count),
-            links=LinkTable.start(place.node_count, measured.link_model),
+            links=known_links(config, place.node_count),
             node_count=place.node_count,
         )
 
@@ -113,9 +127,3 @@ class StudyAssembly(Assembly):
 
     def wrap(self, endpoint: Endpoint, config: Config, node: int) -> Endpoint:
         return endpoint
-
-
-def calibration(config: Config) -> Calibration:
-    """What was measured of this model, device and link; the configured cost's own figures where nothing was."""
-    given: Mapping[str, Any] | None = config.get(CALIBRATION)
-    return Calibration.none() if given is None else Calibration.from_dict(given)

@@ -1,4 +1,4 @@
-"""From what a driver played to a `CaseResult`: labels, outcomes with their hashing time, and what was stored and moved."""
+"""From what a driver played to a `CaseResult`: labels, outcomes with their hashing time, what was stored and moved."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def outcomes(played: Played, prompts: Sequence[Prompt]) -> tuple[Outcome, ...]:
 
 def counters(played: Played, prompts: Sequence[Prompt], router: Router | None, block_bytes: int) -> Counters:
     """Bytes on the wire against bytes planned, and what each node and the fleet hold at the end of the case."""
-    named = {
-        p.chain.block_hash(i): content for p in prompts for i, content in enumerate(p.contents)
-    }
+    named = {p.chain.block_hash(i): content for p in prompts for i, content in enumerate(p.contents)}
     nodes = range(len(router.replica.views)) if router is not None else range(0)
     held = [[named.get(row[1], row[1]) for row in router.replica.rows(n)] for n in nodes] if router is not None else []
     wire = sum(c.get("payload_bytes_received", 0) for c in played.counters.values())
@@ -71,6 +69,7 @@ def result(
     label: Label,
     settings: Mapping[str, str],
     workload: str,
+    overlap: float | None,
     outcomes: tuple[Outcome, ...],
     counters: Counters,
     rate_per_s: float | None,
@@ -84,7 +83,7 @@ def result(
         tenancy=settings["tenancy"],
         link=settings["link"],
         seed=case.seed,
-        overlap=case.overlap,
+        overlap=overlap,
         utilisation=None if case.utilisation == IDLE else case.utilisation,
         rate_per_s=rate_per_s,
         workload=workload,

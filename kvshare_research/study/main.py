@@ -1,4 +1,4 @@
-"""The job of `python -m kvshare_research`: play a study, show its tables, leave a folder that says how it came about."""
+"""The job of `python -m kvshare_research`: play a study, show its tables, leave a folder that says how."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 from kvshare_research.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from kvshare_research.config import Run
     from kvshare_research.driver.cluster import Cluster
     from kvshare_research.provenance import Provenance
-    from kvshare_research.report import Report
 
     from .session import Session
 
@@ -34,11 +31,8 @@ def run(cfg: Mapping[str, Any], comm: Any) -> int:
 
 def _lead(run: Run, cluster: Cluster) -> int:
     """Rank 0: reuse a matching result, or play the study; what was measured is written even if the end is early."""
-    from rich.console import Console
-
     from kvshare_research import provenance, report
     from kvshare_research.driver.cluster import RunBroken
-    from kvshare_research.metrics.records import load_results
 
     from .plan import cases
     from .session import Session
@@ -47,7 +41,7 @@ def _lead(run: Run, cluster: Cluster) -> int:
     seeds = tuple(sorted({run.values.seed + s for block in study.blocks for s in block.seeds}))
     now = provenance.collect(run.resolved, seeds, _mpi_library())
     if not run.values.force and provenance.may_reuse(provenance.read(run.folder), now):
-        _show(report.build(load_results(run.folder / report.RESULTS).cases), Console())
+        report.show(run.folder)
         print(f"\nnothing was run: {run.folder} holds the result of this very setting; `force=true` runs it again")
         return 0
     with report.progress(stages=len(cases(study)) + 2) as bar:
@@ -58,16 +52,9 @@ def _lead(run: Run, cluster: Cluster) -> int:
             _write(run, session, now, partial=True)
             raise
     folder = _write(run, session, now, partial=False)
-    _show(report.build(session.results), Console())
+    report.show(folder)
     print(f"\nreport: {folder / 'report.html'}")
     return 0
-
-
-def _show(made: Report, console: Console) -> None:
-    from kvshare_research.report.tables import print_notices, print_tables
-
-    print_tables(made.tables, console)
-    print_notices(made.notices, console)
 
 
 def _write(run: Run, session: Session, now: Provenance, *, partial: bool) -> Path:

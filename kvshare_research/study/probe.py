@@ -2,20 +2,22 @@
 
 For each probe, on fresh pools: a first request computes an application's prefix on node 0; a second tenant's request
 reuses it there (local); a third tenant's request with the very same text runs on node 1, which does not hold the
-prefix, and must pull it (remote); a fourth recomputes it there. Private tails never match, so all three compute the same
-suffix after the same prefix.
+prefix, and must pull it (remote); a fourth recomputes it there. Private tails never match, so all three compute the
+same suffix after the same prefix.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.nouns import Outcome, Request, Segment
+from kvshare_research.core.nouns import Outcome
 from kvshare_research.driver.cluster import Played
 from kvshare_research.metrics.records import BASELINE, CaseResult
+from kvshare_research.workload.asking import asked_by
 from kvshare_research.workload.base import PromptItem
 
 from .plan import Case
@@ -55,12 +57,22 @@ def play_probes(session: Session, case: Case, config: dict[str, Any]) -> list[Ca
     for name, (outcomes, prompts, played) in kept.items():
         whole = replace(
             played[-1],
+            counters=_added(played),
             outcomes=tuple(replace(o, request_id=(session.next_number() << 32) + i) for i, o in enumerate(outcomes)),
         )
         ids = [o.request_id for o in whole.outcomes]
         renamed = [replace(p, request=replace(p.request, request_id=i)) for p, i in zip(prompts, ids, strict=True)]
         results.append(session.record(case, config, whole, renamed, None, selector=name))
     return results
+
+
+def _added(played: Sequence[Played]) -> dict[str, dict[str, int]]:
+    """The counters of several cases, added up."""
+    total: dict[str, Counter[str]] = {}
+    for one in played:
+        for place, row in one.counters.items():
+            total.setdefault(place, Counter()).update(row)
+    return {place: dict(row) for place, row in total.items()}
 
 
 def _keep(into: tuple[list[Outcome], list[Prompt], list[Played]], prompt: Prompt, played: Played) -> None:
@@ -91,25 +103,20 @@ def _one(
     session: Session, config: Mapping[str, Any], index: int, item: PromptItem, *, node: int, tenant_offset: int
 ) -> tuple[Prompt, Played]:
     """The item served alone on `node`, as another tenant of the same application."""
-    request = _as_tenant(session, config, item.request, tenant_offset)
+    item = _as_tenant(session, config, item, tenant_offset)
     request = replace(
-        request, request_id=(session.next_number() << 32) + index, executor=node, ingress=node,
+        item.request, request_id=(session.next_number() << 32) + index, executor=node, ingress=node,
         application=item.application,
     )  # fmt: skip
     prompt = session.hasher(config).prompt(request, item.tokens, warmup=False)
     return prompt, session.cluster.play_idle(arrivals([prompt], (0,)))
 
 
-def _as_tenant(session: Session, config: Mapping[str, Any], request: Request, offset: int) -> Request:
+def _as_tenant(session: Session, config: Mapping[str, Any], item: PromptItem, offset: int) -> PromptItem:
     """The same text asked by the tenant `offset` places further, with that tenant's own scopes."""
     if not offset:
-        return request
+        return item
     directory, catalogue = session.parties(config)
-    tenant = (request.tenant_id - 1 + offset) % len(directory.tenants) + 1
-    template = catalogue.template(request.application)
+    tenant = (item.request.tenant_id - 1 + offset) % len(directory.tenants) + 1
     user = next((i + 1 for i, (_, owner) in enumerate(directory.users) if owner == tenant), 0)
-    scope_ids = template.scope_ids(directory, tenant_id=tenant, user_id=user)
-    segments: tuple[Segment, ...] = tuple(
-        replace(segment, scope_id=scope_id) for segment, scope_id in zip(request.segments, scope_ids, strict=True)
-    )
-    return replace(request, tenant_id=tenant, user_id=user, segments=segments)
+    return asked_by(item, tenant_id=tenant, user_id=user, directory=directory, catalogue=catalogue)

@@ -45,9 +45,7 @@ class Hasher:
         scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory)
         segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
         started = time.perf_counter_ns()
-        hashed = chain(
-            tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space
-        )
+        hashed = chain(tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space)
         hash_us = (time.perf_counter_ns() - started) // 1000
         return Prompt(
             request=replace(request, segments=segments),
@@ -61,9 +59,7 @@ class Hasher:
     def _contents(self, tokens: NDArray[np.uint32]) -> tuple[bytes, ...]:
         """Block names under one key for everybody: equal exactly when the KV bytes are. For counting only."""
         whole = (Segment(scope_id=PUBLIC_SCOPE, token_count=len(tokens)),)
-        public = chain(
-            tokens, whole, (PUBLIC_SCOPE,), directory=self.directory, ring=self.ring, space=self.space
-        )
+        public = chain(tokens, whole, (PUBLIC_SCOPE,), directory=self.directory, ring=self.ring, space=self.space)
         return tuple(public.hashes[i : i + HASH_BYTES] for i in range(0, len(public.hashes), HASH_BYTES))
 
 
@@ -74,15 +70,11 @@ def prompts(items: Sequence[PromptItem], hasher: Hasher, *, case_number: int, wa
     for index, item in enumerate(items):
         warmup = index < warmup_requests or item.application not in seen
         seen.add(item.application)
-        request = replace(
-            item.request, request_id=(case_number << 32) + index, application=item.application
-        )
+        request = replace(item.request, request_id=(case_number << 32) + index, application=item.application)
         out.append(hasher.prompt(request, item.tokens, warmup=warmup))
     return out
 
 
-def arrivals(
-    given: Sequence[Prompt], times_us: Sequence[int]
-) -> list[tuple[int, Request, Chain, NDArray[np.uint32]]]:
+def arrivals(given: Sequence[Prompt], times_us: Sequence[int]) -> list[tuple[int, Request, Chain, NDArray[np.uint32]]]:
     """The schedule that a cluster plays."""
     return [(t, p.request, p.chain, p.tokens) for p, t in zip(given, times_us, strict=True)]

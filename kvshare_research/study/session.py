@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from kvshare_research.config import Run
@@ -20,12 +19,12 @@ from kvshare_research.workload.base import PromptItem, WorkloadInput
 from kvshare_research.workload.catalogue import Catalogue
 
 from . import counting
-from .assembly import CALIBRATION, component, parties
-from .calibrate import calibrated
+from .assembly import component, parties
+from .calibrate import link_samples, with_links
 from .plan import IDLE, Case, cases
 from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, prompts
-from .settings import case_config, choice, names, stem
+from .settings import canonical, case_config, choice, name_of, names
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
 
@@ -42,23 +41,28 @@ class Session:
     logs: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     _resolved: dict[str, Any] = field(default_factory=dict)
     _service_us: dict[float | None, float] = field(default_factory=dict)
+    _links: dict[str, list[list[int]]] = field(default_factory=dict)
     _number: int = 0
+    _tokenizer: Any = None
 
     def play(self) -> None:
         """All cases of the study are in `results`; raises RunBroken after keeping a partial one."""
         self._resolved = dict(self.run.resolved)
         self.progress.stage("loading the model on every worker")
         self.cluster.load(self._resolved)
-        self.progress.stage("calibrating prefill and links")
-        fitted = calibrated(self.run, self.cluster, self.progress)
-        self._resolved[CALIBRATION] = fitted.to_dict()
-        self.notes["calibration"] = fitted.to_dict()
         for case in cases(self.run.parts["study"]):
-            config = case_config(self._resolved, case)
+            config = self._calibrated(case_config(self._resolved, case))
             if case.block.kind == "probe":
                 self.results.extend(play_probes(self, case, config))
             else:
                 self.results.append(self._stream(case, config))
+
+    def _calibrated(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The configuration with its links known; each link setting is measured once."""
+        link = canonical(config["link"])
+        if link not in self._links:
+            self._links[link] = link_samples(self, config)
+        return with_links(config, self._links[link])
 
     # ------------------------------------------------------------------ one case
     def _stream(self, case: Case, config: dict[str, Any]) -> CaseResult:
@@ -103,7 +107,8 @@ class Session:
             case,
             label=Label(component(config, "link").label),
             settings=settings,
-            workload=stem(config["workload"]),
+            workload=name_of("workload", self.run.resolved["workload"]),
+            overlap=config["workload"].get("overlap"),
             outcomes=counting.outcomes(played, given),
             counters=counting.counters(played, given, self.cluster.router, self.block_bytes),
             rate_per_s=rate_per_s,
@@ -116,9 +121,11 @@ class Session:
     def block_bytes(self) -> int:
         return self.cluster.engines[0].block_bytes
 
-    @cached_property
+    @property
     def tokenizer(self) -> Any:
-        return self.run.parts["engine"].open_tokenizer()
+        if self._tokenizer is None:
+            self._tokenizer = self.run.parts["engine"].open_tokenizer()
+        return self._tokenizer
 
     def parties(self, config: Mapping[str, Any]) -> tuple[Directory, Catalogue]:
         capacity = min(row.capacity_blocks for row in self.cluster.engines)
@@ -154,9 +161,7 @@ class Session:
             template=self.tokenizer.version,
         )
         root = RootSecret.resolve(path=self.run.values.secret_file, seed=self.run.values.seed)
-        return Hasher(
-            tenancy=component(config, "tenancy"), directory=directory, ring=KeyRing(root), space=space
-        )
+        return Hasher(tenancy=component(config, "tenancy"), directory=directory, ring=KeyRing(root), space=space)
 
     def prompts(self, case: Case, config: Mapping[str, Any], count: int) -> list[Prompt]:
         items = self.items(case, config, count)

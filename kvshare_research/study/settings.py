@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,18 @@ def case_config(resolved: Mapping[str, Any], case: Case) -> dict[str, Any]:
 
 
 def names(resolved: Mapping[str, Any], case: Case) -> dict[str, str]:
-    """The effective choice of each axis by name, for labels: the case's own, else the class the run names."""
-    return {axis: getattr(case, axis) or stem(resolved[axis]) for axis in AXES}
+    """The effective choice of each axis by name, for labels."""
+    return {axis: getattr(case, axis) or name_of(axis, resolved[axis]) for axis in AXES}
 
 
-def stem(component: Mapping[str, Any]) -> str:
-    """The file stem of a component's module: its YAML has the same."""
-    return str(component["_target_"]).split(".")[-2]
+def name_of(group: str, component: Mapping[str, Any]) -> str:
+    """The YAML of the group that says just this; where values were changed by hand, the module's name and a star."""
+    for path in sorted((conf_root() / group).glob("*.yaml")):
+        if choice(group, path.stem) == component:
+            return path.stem
+    return f"{component['_target_'].split('.')[-2]}*"
+
+
+def canonical(value: Mapping[str, Any]) -> str:
+    """Equal text for equal settings."""
+    return json.dumps(value, sort_keys=True)
