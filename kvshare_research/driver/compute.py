@@ -45,9 +45,13 @@ class ComputeThread:
             raise error
         return result
 
-    def stop(self) -> None:
-        """The thread ends after the job it is at."""
+    def stop(self, patience_s: float) -> None:
+        """The thread ends after the job it is at; waits for that so long.
+
+        A thread that is inside tensor code while the interpreter shuts down would bring the process down noisily.
+        """
         self._jobs.put(None)
+        self._thread.join(patience_s)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from kvshare_research.core.errors import ConfigError, EngineError, KvShareError, RemoteError
@@ -48,14 +49,16 @@ def launch(main: Main, assembly: Assembly) -> int:
     workers = world.Split(color=int(world.rank == ROUTER_RANK), key=world.rank)
     local_rank = workers.Split_type(MPI.COMM_TYPE_SHARED).rank
     endpoint = MpiEndpoint(comm)
-    if world.rank == ROUTER_RANK:
-        return _lead(main, Cluster(endpoint, assembly, node_count=world.size - 1), comm)
-    return _work(endpoint, assembly, local_rank, comm)
+    if world.rank != ROUTER_RANK:
+        with _signals(lambda: None):  # rank 0 leads; it will say Finish
+            return _work(endpoint, assembly, local_rank, comm)
+    cluster = Cluster(endpoint, assembly, node_count=world.size - 1)
+    with _signals(lambda: setattr(cluster, "interrupt_asked", True)):
+        return _lead(main, cluster, comm)
 
 
 # ------------------------------------------------------------------ rank 0
 def _lead(main: Main, cluster: Cluster, comm: MPI.Comm) -> int:
-    _on_signals(lambda: setattr(cluster, "interrupt_asked", True))
     try:
         code = main(cluster) or 0
     except RunBroken as error:
@@ -82,9 +85,8 @@ def _lead(main: Main, cluster: Cluster, comm: MPI.Comm) -> int:
 # ------------------------------------------------------------------ workers
 def _work(endpoint: MpiEndpoint, assembly: Assembly, local_rank: int, comm: MPI.Comm) -> int:
     rank = endpoint.rank
-    _on_signals(lambda: None)  # rank 0 leads; it will say Finish
+    loop = WorkerLoop(endpoint, assembly, node=rank - 1, node_count=endpoint.size - 1, local_rank=local_rank)
     try:
-        loop = WorkerLoop(endpoint, assembly, node=rank - 1, node_count=endpoint.size - 1, local_rank=local_rank)
         code = loop.serve()
         endpoint.drain(_after(_LEAVE_S))
     except Exception as error:  # noqa: BLE001 -- whatever it is, rank 0 has to hear of it
@@ -95,7 +97,8 @@ def _work(endpoint: MpiEndpoint, assembly: Assembly, local_rank: int, comm: MPI.
             _say(f"rank {rank}: {what}; {advice}")
             comm.Abort(FAILED)
             return FAILED
-        return told
+        code = told
+    loop.stop(_LEAVE_S)
     return code
 
 
@@ -138,8 +141,9 @@ def _after(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > end_s
 
 
-def _on_signals(first: Callable[[], None]) -> None:
-    """The first SIGINT or SIGTERM calls `first`; a second one raises KeyboardInterrupt where the program is."""
+@contextmanager
+def _signals(first: Callable[[], None]) -> Iterator[None]:
+    """Within, the first SIGINT or SIGTERM calls `first`; a second one raises KeyboardInterrupt where the program is."""
     seen = False
 
     def handler(signum: int, frame: Any) -> None:
@@ -149,5 +153,9 @@ def _on_signals(first: Callable[[], None]) -> None:
         seen = True
         first()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

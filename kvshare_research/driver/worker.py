@@ -75,8 +75,11 @@ class WorkerLoop:
             if done is not None:
                 self._computed(done)
         self._to_router(wire.Bye(self.node))
-        self._compute.stop()
         return self._finish
+
+    def stop(self, patience_s: float) -> None:
+        """The compute thread has ended, unless a kernel outlasts the time."""
+        self._compute.stop(patience_s)
 
     def _round(self) -> bool:
         received = self._endpoint.poll()

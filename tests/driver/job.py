@@ -12,6 +12,7 @@ import msgspec
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.driver.cluster import Cluster, Played, RunBroken
 from kvshare_research.driver.mpi import launch
+from kvshare_research.launch import World
 
 from .kit import TestAssembly, directory, prompt
 
@@ -113,4 +114,4 @@ if __name__ == "__main__":
     def main(cluster: Cluster) -> None:
         scenario(cluster, out)
 
-    sys.exit(launch(main, TestAssembly()))
+    World().leave(launch(main, TestAssembly()))

