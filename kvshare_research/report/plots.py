@@ -319,4 +319,5 @@ def render(figure: Figure, kind: str) -> bytes:
     metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
     with rc_context(STYLE):
         figure.savefig(out, format=kind, metadata=metadata)
+    figure.set_layout_engine("none")  # it is laid out now; the next format need not do it again
     return out.getvalue()
