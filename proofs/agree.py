@@ -8,9 +8,10 @@ from typing import Any
 import z3
 
 from kvshare_research.core import account as rules
-from kvshare_research.core import protocol, rights
+from kvshare_research.core import costing, protocol, rights, splitting
 
 from .ast2z3 import Translator, equal, record
+from .cost import choice, coefficients
 from .reads import ticket
 from .spec import World, ints, membership, reader, scope
 from .symexec import paths
@@ -20,6 +21,11 @@ def cases() -> list[tuple[ModuleType, str, tuple[Any, ...]]]:
     """(module, function, symbolic arguments) of every rule that both readings can read."""
     w, n, s, r, row = World(), z3.Int("n"), scope("scope"), reader(), membership()
     quota, (now, lease, skew, generation) = ints("new", "reserved limit priority"), z3.Ints("now lease skew generation")
+    link, part, at = (
+        ints("link", "rtt inflight rate moved"),
+        ints("part", "a b c d e f"),
+        ints("source", "setup per_block n"),
+    )
     counted = [(rules, f, (w.node, w.a, n)) for f in ("admit", "replace_own", "release", "pin", "unpin")]
     return [
         *counted,
@@ -37,6 +43,17 @@ def cases() -> list[tuple[ModuleType, str, tuple[Any, ...]]]:
         (rights, "lease_live", (lease, now, skew)),
         (rights, "tightens", (s, scope("after"))),
         (rights, "assign", (s, scope("after"), z3.Bool("belongs"), n)),
+        (costing, "prefill_ps", (coefficients()[0], *part[:2])),
+        (costing, "up_to_us", (now,)),
+        (costing, "setup_ps", tuple(link[:3])),
+        (costing, "fetch_ps", tuple(link[:3])),
+        (costing, "fetch_us", tuple(link)),
+        (costing, "overlap_us", tuple(part[:2])),
+        (costing, "ttft_us", tuple(part)),
+        (costing, "better", (choice("best"), choice("candidate"))),
+        (splitting, "finish_ps", tuple(at)),
+        (splitting, "next_finish_ps", tuple(at)),
+        (splitting, "capped_ps", tuple(part[:4])),
         (protocol, "decide", tuple(ints("m", "incarnation seq kind message_incarnation message_seq"))),
     ]
 

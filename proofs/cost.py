@@ -1,1 +1,321 @@
-"""Selection and splitting."""
+"""Selection and splitting, over the integer formulas that quote: picoseconds in, microseconds out.
+
+Products of symbols are kept easy by writing "not less" as "plus something that is not negative" (`more`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import z3
+
+from kvshare_research.core import costing, splitting
+
+from .kit import Obligation, claim, theorem
+from .spec import ints, larger
+from .symexec import lift, paths
+
+COEFFICIENTS = "c0 c1 c2 c3 c4"
+
+
+def choice(prefix: str) -> costing.Choice:
+    return costing.Choice(*ints(prefix, "ttft_us moved_bytes action executor source"))
+
+
+def before(x: costing.Choice, y: costing.Choice) -> Any:
+    """x comes before y: by time, then bytes, then action, executor and source."""
+    out: Any = z3.BoolVal(False)
+    for p, q in reversed(list(zip(x, y, strict=True))):
+        out = z3.Or(p < q, z3.And(p == q, out))
+    return out
+
+
+def not_after(x: costing.Choice, y: costing.Choice) -> Any:
+    return z3.Not(before(y, x))
+
+
+def equal(x: costing.Choice, y: costing.Choice) -> Any:
+    return z3.And(*[p == q for p, q in zip(x, y, strict=True)])
+
+
+@theorem(
+    "C1",
+    "of any number of ways the chosen one is quoted no later than computing everything, and than every other way",
+    costing.better,
+)
+def c1() -> Iterator[Obligation]:
+    """The invariant of a fold over the rows; the first row of a table is a recompute."""
+    best, seen, new = choice("best"), choice("seen"), choice("new")
+    for i, path in enumerate(paths(costing.better, best, new)):
+        got, assume = path.value, {"path": path.condition}
+        yield claim(f"one of the two/{i}", assume, z3.Or(equal(got, best), equal(got, new)))
+        step = {**assume, "best so far": not_after(best, seen)}
+        yield claim(f"step/{i}", step, z3.And(not_after(got, seen), not_after(got, new), got.ttft_us <= seen.ttft_us))
+
+
+@theorem(
+    "C2",
+    "one more way never makes the chosen quote worse, and the order of the rows does not matter",
+    costing.better,
+)
+def c2() -> Iterator[Obligation]:
+    best, c, d = choice("best"), choice("c"), choice("d")
+    for i, path in enumerate(paths(costing.better, best, c)):
+        yield claim(f"no worse/{i}", {"path": path.condition}, path.value.ttft_us <= best.ttft_us)
+
+    def both() -> tuple[costing.Choice, costing.Choice]:
+        return costing.better(costing.better(best, c), d), costing.better(costing.better(best, d), c)
+
+    for i, path in enumerate(paths(both)):
+        yield claim(f"order/{i}", {"path": path.condition}, equal(*path.value))
+
+
+def more(x: Any, name: str) -> tuple[Any, Any]:
+    """A number that is not less than x, and that it is not."""
+    extra = z3.Int(name)
+    return x + extra, extra >= 0
+
+
+@theorem(
+    "C3",
+    "a holder that is no nearer, no less loaded, no faster and has no more is never quoted earlier; neither "
+    "is any slower component",
+    costing.fetch_us,
+    costing.ttft_us,
+    costing.prefill_ps,
+    costing.overlap_us,
+)
+def c3() -> Iterator[Obligation]:
+    rtt, inflight, rate, moved = ints("link", "rtt inflight rate moved")
+    signs = {"not negative": z3.And(rtt >= 0, inflight >= 0, rate >= 0, moved >= 0)}
+    arguments = [rtt, inflight, rate, moved]
+    for k, name in enumerate(("rtt", "bytes in flight", "rate", "bytes")):
+        worse = list(arguments)
+        worse[k], not_less = more(arguments[k], "extra")
+        good = lift(costing.fetch_us, *arguments, assume=list(signs.values()))
+        bad = lift(costing.fetch_us, *worse, assume=[*signs.values(), not_less])
+        yield claim(f"fetch: {name}", {**signs, "worse": not_less}, good <= bad)
+    parts = ints("part", "route queue fetch front suffix merge")
+    for k, part in enumerate(parts):
+        worse = list(parts)
+        worse[k], not_less = more(part, "extra")
+        yield claim(
+            f"ttft: {part}", {"worse": not_less}, lift(costing.ttft_us, *parts) <= lift(costing.ttft_us, *worse)
+        )
+    yield from _prefill_grows()
+    fetch, front = ints("part", "fetch front")
+    both = lift(costing.ttft_us, 0, 0, fetch, front, 0, 0)
+    yield claim("ttft counts an overlap once", {}, both == fetch + front - lift(costing.overlap_us, fetch, front))
+    time = z3.Int("time_ps")
+    up = lift(costing.up_to_us, time)
+    least = z3.And(up * costing.PS_PER_US >= time, (up - 1) * costing.PS_PER_US < time)
+    yield claim("rounding up is least", {}, least)
+
+
+def coefficients() -> tuple[costing.PrefillCoefficients, Any]:
+    c = costing.PrefillCoefficients(*ints("c", COEFFICIENTS))
+    return c, z3.And(*[x >= 0 for x in c])
+
+
+def _prefill_grows() -> Iterator[Obligation]:
+    c, signs = coefficients()
+    new, cached, extra = z3.Ints("new cached extra")
+    pre = {"not negative": z3.And(signs, new >= 0, cached >= 0, extra >= 0)}
+    facts = list(pre.values())
+    base = lift(costing.prefill_ps, c, new, cached, assume=facts)
+    yield claim(
+        "more to compute takes no less", pre, base <= lift(costing.prefill_ps, c, new + extra, cached, assume=facts)
+    )
+    yield claim(
+        "more before it takes no less", pre, base <= lift(costing.prefill_ps, c, new, cached + extra, assume=facts)
+    )
+
+
+@theorem(
+    "C3x",
+    "EXPECTED TO FAIL: a longer prefix at a holder makes that holder's own quote better; it may not, where fetching a "
+    "block is dearer than computing it. Only the choice among all ways is monotone",
+    costing.fetch_us,
+    costing.prefill_ps,
+)
+def c3x() -> Iterator[Obligation]:
+    have, extra, rate, block_bytes, block_tokens, total = z3.Ints("have extra rate block_bytes block_tokens blocks")
+    c = costing.PrefillCoefficients(0, 1, 0, 0, 0)
+    pre = {
+        "blocks": z3.And(have >= 1, extra >= 1, have + extra <= total, rate >= 0),
+        "sizes": z3.And(block_bytes == 2, block_tokens == 1),
+    }
+
+    def quote(blocks: Any) -> Any:
+        fetch = lift(costing.fetch_ps, 0, blocks * block_bytes, rate, assume=list(pre.values()))
+        return fetch + lift(costing.prefill_ps, c, (total - blocks) * block_tokens, blocks, assume=list(pre.values()))
+
+    yield claim("a longer prefix is quoted no later", pre, quote(have + extra) <= quote(have), expect="refuted")
+
+
+def source(prefix: str) -> tuple[Any, Any, Any]:
+    """(setup, time per block, blocks it carries) of a source, in picoseconds."""
+    return z3.Int(f"{prefix}.setup"), z3.Int(f"{prefix}.per_block"), z3.Int(f"{prefix}.count")
+
+
+def source_ok(s: tuple[Any, Any, Any]) -> Any:
+    return z3.And(s[0] >= 0, s[1] >= 1, s[2] >= 0)
+
+
+def ends(function: Callable[..., Any], s: tuple[Any, Any, Any]) -> Any:
+    return lift(function, *s, assume=[source_ok(s)])
+
+
+def levelled(i: tuple[Any, Any, Any], j: tuple[Any, Any, Any]) -> Any:
+    """No block of i would arrive earlier at j: what the split keeps true for every pair of sources."""
+    return ends(splitting.finish_ps, i) <= ends(splitting.next_finish_ps, j)
+
+
+@theorem(
+    "C4",
+    "the split in whole blocks is optimal for any number of sources: every other split ends no earlier",
+    splitting.finish_ps,
+    splitting.next_finish_ps,
+    splitting.delivered_blocks,
+)
+def c4() -> Iterator[Obligation]:
+    i, j = source("i"), source("j")
+    pre = {"sources": z3.And(source_ok(i), source_ok(j))}
+    # Under one level, both what is delivered and what would come next obey it: where bisection stops.
+    level = z3.Int("level")
+    for k, path in enumerate(paths(splitting.delivered_blocks, i[0], i[1], level, assume=[source_ok(i)])):
+        under = (i[0], i[1], path.value)
+        fits = z3.And(
+            splitting.next_finish_ps(*under) > level, z3.Or(path.value == 0, i[0] + path.value * i[1] <= level)
+        )
+        assume = {**pre, "path": path.condition, "level": level >= 0}
+        yield claim(f"a level is respected/{k}", assume, z3.And(fits, path.value >= 0))
+    low = {
+        **pre,
+        "i fits": ends(splitting.finish_ps, i) <= level,
+        "j is next": ends(splitting.next_finish_ps, j) > level,
+    }
+    yield claim("under one level all pairs are levelled", low, levelled(i, j))
+    # One more block to whoever would finish first keeps all pairs levelled (f is that source).
+    f = source("first")
+    given = (f[0], f[1], f[2] + 1)
+    first = {
+        **pre,
+        "f": source_ok(f),
+        "levelled": z3.And(levelled(i, j), levelled(i, f), levelled(f, j)),
+        "f is first": ends(splitting.next_finish_ps, f) <= ends(splitting.next_finish_ps, j),
+    }
+    yield claim("others beside f", first, levelled(i, given))
+    yield claim("f beside others", first, levelled(given, j))
+    yield claim("f beside itself", {"f": source_ok(f)}, levelled(given, given))
+    # Any other split of the same total gives some j a block more (SUM L1), which ends no earlier than our last.
+    beyond, not_less = more(j[2] + 1, "extra")
+    other = (j[0], j[1], beyond)
+    rival = {**pre, "levelled": levelled(i, j), "j carries more": not_less}
+    later = lift(splitting.finish_ps, *other, assume=list(rival.values()))
+    yield claim("every other split ends no earlier", rival, ends(splitting.finish_ps, i) <= later)
+
+
+@theorem(
+    "C5",
+    "the split in whole blocks ends within one block of the best split into fractions of blocks",
+    splitting.finish_ps,
+    splitting.next_finish_ps,
+)
+def c5() -> Iterator[Obligation]:
+    """At the best fractional time no source could have delivered more than it carries, and the last one less: so were
+    the whole-block split more than a block later, the fractions would not add up to the total."""
+    j, last = source("j"), source("last")
+    best, slowest = z3.Real("best"), z3.Int("slowest_per_block")
+    end = ends(splitting.finish_ps, last)
+    pre = {
+        "sources": z3.And(source_ok(j), source_ok(last), last[2] >= 1, best >= 0),
+        "slowest": z3.And(slowest >= j[1], slowest >= last[1]),
+        "levelled": levelled(last, j),
+        "more than a block later": z3.ToReal(end) > best + z3.ToReal(slowest),
+    }
+    amount = z3.Real("fraction")  # what a source with these numbers has delivered by `best`
+
+    def delivers(s: tuple[Any, Any, Any]) -> Any:
+        reach = best - z3.ToReal(s[0])
+        return z3.If(reach > 0, amount * z3.ToReal(s[1]) == reach, amount == 0)
+
+    yield claim("none more than it carries", {**pre, "by then": delivers(j)}, amount <= z3.ToReal(j[2]))
+    yield claim("the last one less", {**pre, "by then": delivers(last)}, amount < z3.ToReal(last[2]))
+
+
+@theorem(
+    "C6",
+    "fetching a prefix, then computing the rest, is best all or nothing: a part pays only where both overlap",
+    costing.prefill_ps,
+)
+def c6() -> Iterator[Obligation]:
+    names = z3.Reals("c.c0 c.c1 c.c2 c.c3 c.c4")
+    c = costing.PrefillCoefficients(*names)
+    fetched, longest, total, rate, start = z3.Reals("fetched longest total rate start")
+    pre = {
+        "not negative": z3.And(*[x >= 0 for x in (*names, rate, start)]),
+        "range": z3.And(0 < fetched, fetched < longest, longest < total),
+        "causal attention: new pairs cost no more than cached ones": names[4] <= names[3],
+    }
+
+    def whole(k: Any) -> Any:
+        return start + k * rate + lift(costing.prefill_ps, c, total - k, k, assume=[*pre.values(), total - k > 0])
+
+    part = whole(fetched)
+    chord = fetched * whole(longest) + (longest - fetched) * whole(z3.RealVal(0))
+    yield claim("a part is above the chord of all and nothing", pre, part * longest >= chord)
+
+
+@theorem(
+    "C7",
+    "estimates that are off by at most delta cost at most 2 delta: the chosen way takes that much more than the best",
+    costing.better,
+)
+def c7() -> Iterator[Obligation]:
+    best, other = choice("best"), choice("other")
+    delta, true_best, true_other = z3.Ints("delta true.best true.other")
+    near = z3.And(
+        best.ttft_us - true_best <= delta, true_best - best.ttft_us <= delta,
+        other.ttft_us - true_other <= delta, true_other - other.ttft_us <= delta,
+    )  # fmt: skip
+    for i, path in enumerate(paths(costing.better, best, other)):
+        took = z3.If(equal(path.value, best), true_best, true_other)
+        least = -larger(-true_best, -true_other)
+        assume = {"path": path.condition, "near": near, "distinct rows": z3.Not(equal(best, other))}
+        yield claim(f"{i}", assume, took <= least + 2 * delta)
+
+
+@theorem(
+    "C8",
+    "computing the front while the back arrives: where computing overtakes fetching, that front or the one before is "
+    "best of all",
+    splitting.meet_ps,
+    costing.prefill_ps,
+    costing.fetch_ps,
+)
+def c8() -> Iterator[Obligation]:
+    c, signs = coefficients()
+    cached, size, total, start, rate, front = z3.Ints("cached block_tokens blocks start per_block front")
+    extra = z3.Int("extra")
+    pre = {
+        "not negative": z3.And(signs, cached >= 0, start >= 0),
+        "positive": z3.And(size >= 1, rate >= 1),
+        "range": z3.And(0 <= front, 0 <= extra, front + extra <= total),
+    }
+    facts = list(pre.values())
+
+    def computed(x: Any) -> Any:
+        return lift(costing.prefill_ps, c, x * size, cached, assume=facts)
+
+    def fetched(x: Any) -> Any:
+        return lift(costing.fetch_ps, start, total - x, rate, assume=facts)
+
+    def meet(x: Any) -> Any:
+        return lift(splitting.meet_ps, c, cached, size, total, start, rate, x, assume=facts)
+
+    overtaken = {**pre, "computing has overtaken": computed(front) >= fetched(front)}
+    yield claim("a longer front is no better", overtaken, meet(front) <= meet(front + extra))
+    behind = {**pre, "fetching still takes longer": computed(front + extra) < fetched(front + extra)}
+    yield claim("a shorter front is no better", behind, meet(front + extra) <= meet(front))

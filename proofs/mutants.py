@@ -134,8 +134,23 @@ NAMED = (
             "an entry is applied over a gap"),
     _mutant("IDX-CONV", "protocol.decide", "message_seq > done:\n        return Decision(HOLD",
             "message_seq > done + 1:\n        return Decision(HOLD", "the last entry, lost, is never noticed"),
+    _mutant("C1", "costing.better", "candidate.ttft_us < best.ttft_us", "candidate.ttft_us > best.ttft_us",
+            "the slowest way is chosen"),
+    _mutant("C2", "costing.better", "return candidate if candidate.source < best.source else best", "return candidate",
+            "the choice depends on the order of rows"),
+    _mutant("C3", "costing.setup_ps", "+ inflight_bytes", "- inflight_bytes", "a busy link is quoted as faster"),
+    _mutant("C4", "splitting.next_finish_ps", "(block_count + 1)", "block_count",
+            "a block goes where it arrives later"),
+    _mutant("C5", "splitting.finish_ps", "block_count * per_block_ps", "2 * block_count * per_block_ps",
+            "the split ends blocks later than it could"),
+    _mutant("C6", "costing.prefill_ps", "* new_tokens * cached_tokens", "* new_tokens * new_tokens",
+            "part of a prefix is fetched where all or nothing is better"),
+    _mutant("C7", "costing.better", "candidate.ttft_us < best.ttft_us", "candidate.ttft_us > best.ttft_us",
+            "good estimates lead to the worse way"),
+    _mutant("C8", "splitting.meet_ps", "max(computed_ps, fetched_ps)", "min(computed_ps, fetched_ps)",
+            "both are said to be done when one is"),
     _mutant("IDX-LIVE", "protocol.decide", "kind == EVENT and message_seq == done + 1", "False",
             "entries are never applied"),
 )  # fmt: skip
 # Theorems without a named mutant state no rule that could be changed: sums, impossibilities and leaks.
-WITHOUT = ("SUM", "CLASH", "LEAK-1", "LEAK-2")
+WITHOUT = ("SUM", "CLASH", "LEAK-1", "LEAK-2", "C3x")
