@@ -1,4 +1,4 @@
-"""judge: which part of a match this reader may use. Policies see only what passed here, so they can narrow it at most."""
+"""judge: which part of a match this reader may use. Policies see only what passed here, so can at most narrow it."""
 
 from __future__ import annotations
 

@@ -47,23 +47,6 @@ def quote_input(
     tokens = queued_tokens if queued_tokens is not None else [0] * node_count
     block_count = token_count // block_tokens
 
-    def cell(table: Sequence[Sequence[int]] | int, source: int, reader: int) -> int:
-        if source == reader:
-            return 0
-        return table if isinstance(table, int) else table[source][reader]
-
-    links = tuple(
-        tuple(
-            LinkRow(
-                rtt_us=cell(rtt_us, s, r),
-                rtt_high_us=cell(rtt_us, s, r),
-                ps_per_byte=cell(ps_per_byte, s, r),
-                ps_per_byte_high=cell(ps_per_byte, s, r),
-            )
-            for r in range(node_count)
-        )
-        for s in range(node_count)
-    )
     return QuoteInput(
         request=Request(
             request_id=request_id,
@@ -89,11 +72,26 @@ def quote_input(
             )
             for n in range(node_count)
         ),
-        links=links,
+        links=_links(node_count, rtt_us, ps_per_byte),
         actions=frozenset(actions),
         block_bytes=block_bytes,
         draw=request_id,
     )
+
+
+def _links(
+    node_count: int, rtt_us: Sequence[Sequence[int]] | int, ps_per_byte: Sequence[Sequence[int]] | int
+) -> tuple[tuple[LinkRow, ...], ...]:
+    def cell(table: Sequence[Sequence[int]] | int, source: int, reader: int) -> int:
+        if source == reader:
+            return 0
+        return table if isinstance(table, int) else table[source][reader]
+
+    def row(source: int, reader: int) -> LinkRow:
+        rtt, pace = cell(rtt_us, source, reader), cell(ps_per_byte, source, reader)
+        return LinkRow(rtt_us=rtt, rtt_high_us=rtt, ps_per_byte=pace, ps_per_byte_high=pace)
+
+    return tuple(tuple(row(s, r) for r in range(node_count)) for s in range(node_count))
 
 
 def random_input(seed: int, node_count_max: int = 6) -> QuoteInput:

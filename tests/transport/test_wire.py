@@ -14,7 +14,7 @@ from kvshare_research.core.errors import RemoteError
 from kvshare_research.core.nouns import Outcome, Status
 from kvshare_research.transport import wire
 
-KINDS = sorted({*get_args(m.RouterEvent), *get_args(m.RouterEffect), *get_args(m.WorkerEvent), *get_args(m.WorkerEffect)}, key=lambda t: t.__name__)  # fmt: skip  # noqa: E501
+KINDS = sorted({*get_args(m.RouterEvent), *get_args(m.RouterEffect), *get_args(m.WorkerEvent), *get_args(m.WorkerEffect)}, key=lambda t: t.__name__)  # fmt: skip
 
 st.register_type_strategy(int, st.integers(min_value=-(1 << 62), max_value=1 << 62))
 st.register_type_strategy(float, st.floats(allow_nan=False))
