@@ -48,10 +48,11 @@ OFFSETS = types.Array(types.int64, 1, "C", readonly=True)
 F = TypeVar("F")
 
 
-def jit(*signature: Any) -> Callable[[F], F]:
+def jit(*signature: Any, forceinline: bool = False) -> Callable[[F], F]:
     """Compiled when this module is imported, once: later imports read the result from disk."""
     njit: Any = nb.njit
-    return njit(*signature, cache=True, nogil=True, boundscheck=False, error_model="numpy")  # type: ignore[no-any-return]
+    options = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy", "forceinline": forceinline}
+    return njit(*signature, **options)  # type: ignore[no-any-return]
 
 
 def _ctz(_context: Any, word: Any) -> Any:

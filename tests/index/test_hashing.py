@@ -6,10 +6,16 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvshare_research.index.hashing import DIGEST_BYTES, ROOT_PARENT, chain_hashes
+from kvshare_research.index.hashing import (
+    DIGEST_BYTES,
+    ROOT_PARENT,
+    _chain_compiled,
+    _chain_hashlib,
+    chain_hashes,
+)
 
 KEY = bytes(range(32))
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=40).map(lambda t: np.array(t, dtype=np.uint32))
@@ -68,3 +74,21 @@ def test_impossible_arguments_are_refused() -> None:
             chain_hashes(key, parent, tokens, block)
     with pytest.raises(ValueError, match="uint32"):
         chain_hashes(KEY, ROOT_PARENT, tokens.astype(np.int64), 2)  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(
+    key=st.binary(min_size=32, max_size=32),
+    parent=st.binary(min_size=16, max_size=16),
+    block_tokens=st.integers(1, 70),
+    block_count=st.integers(0, 4),
+    data=st.data(),
+)
+def test_the_compiled_chain_is_the_library_s(
+    key: bytes, parent: bytes, block_tokens: int, block_count: int, data: st.DataObject
+) -> None:
+    """From less than one compression block (128 bytes) to three, full and partial."""
+    seed = data.draw(st.integers(0, 1000))
+    tokens = np.random.default_rng(seed).integers(0, 2**32, block_tokens * block_count + 1, dtype=np.uint32)
+    expected = _chain_hashlib(key, parent, tokens.tobytes(), 4 * block_tokens)
+    assert _chain_compiled(key, parent, tokens, block_tokens)[: len(expected)] == expected
