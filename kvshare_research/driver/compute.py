@@ -8,17 +8,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
 
-Job = Callable[[], Any]
+Then = Callable[[], None]
+Job = Callable[[], Then]  # runs in the compute thread; what it returns is called in the loop's thread
 
 
 class ComputeThread:
-    """Runs jobs in order; `take` gives what each returned, or raises what it raised."""
+    """Runs jobs in order; `finish_one` does what comes after one, or raises what it raised."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Then | BaseException] = queue.SimpleQueue()
         self._unfinished = 0
         # A daemon, so that a rank can leave while a kernel is still running.
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
@@ -26,7 +26,7 @@ class ComputeThread:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is running, waiting or not yet taken."""
+        """Nothing is running, waiting or not yet finished."""
         return self._unfinished == 0
 
     def submit(self, job: Job) -> None:
@@ -34,16 +34,17 @@ class ComputeThread:
         self._unfinished += 1
         self._jobs.put(job)
 
-    def take(self, timeout_s: float) -> Any | None:
-        """The next result, or None if there is none within the time. Raises what the job raised."""
+    def finish_one(self, timeout_s: float) -> bool:
+        """What comes after the next job is done; False if none ended within the time. Raises what the job raised."""
         try:
-            result, error = self._done.get(timeout=timeout_s) if timeout_s > 0 else self._done.get_nowait()
+            done = self._done.get(timeout=timeout_s) if timeout_s > 0 else self._done.get_nowait()
         except queue.Empty:
-            return None
+            return False
         self._unfinished -= 1
-        if error is not None:
-            raise error
-        return result
+        if isinstance(done, BaseException):
+            raise done
+        done()
+        return True
 
     def stop(self, patience_s: float) -> None:
         """The thread ends after the job it is at; waits for that so long.
@@ -56,6 +57,6 @@ class ComputeThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                self._done.put((job(), None))
-            except BaseException as error:  # noqa: BLE001 -- re-raised by `take` in the loop's thread
-                self._done.put((None, error))
+                self._done.put(job())
+            except BaseException as error:  # noqa: BLE001 -- raised again in the loop's thread
+                self._done.put(error)

@@ -12,13 +12,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvshare_research.core import messages as m
 from kvshare_research.core.errors import EngineError, RemoteError
 from kvshare_research.driver.assembly import Assembly, Config, Place, assembly_path
 from kvshare_research.driver.blocks import UNSENT_BYTES_MAX, Blocks
 from kvshare_research.driver.clock import Clock, Rest
-from kvshare_research.driver.compute import ComputeThread
+from kvshare_research.driver.compute import ComputeThread, Then
 from kvshare_research.driver.log import EventLog
 from kvshare_research.driver.probe import Prober
 from kvshare_research.transport import wire
@@ -30,6 +31,8 @@ from kvshare_research.transport.shaped import ShapedEndpoint
 if TYPE_CHECKING:
     from kvshare_research.core.worker import Worker
     from kvshare_research.engine.base import Engine
+
+Tokens = NDArray[np.uint32]
 
 ROUTER_RANK: Final = 0
 TICK_US: Final = 100_000
@@ -58,7 +61,7 @@ class WorkerLoop:
     def _begin(self, case: int) -> None:
         self._case = case
         self._counters: Counter[str] = Counter()
-        self._tokens: dict[int, np.ndarray[Any, np.dtype[np.uint32]]] = {}
+        self._tokens: dict[int, Tokens] = {}
         self._ingress: dict[int, int] = {}
         self._first_token: dict[int, int] = {}
         self._revision = 0
@@ -71,9 +74,7 @@ class WorkerLoop:
         """The exit code, once the router has ended the job."""
         while self._finish is None:
             moved = self._round()
-            done = self._compute.take(self._rest.seconds(moved, self._endpoint.in_motion(), self._due_in_us()))
-            if done is not None:
-                self._computed(done)
+            self._compute.finish_one(self._rest.seconds(moved, self._endpoint.in_motion(), self._due_in_us()))
         self._to_router(wire.Bye(self.node))
         return self._finish
 
@@ -86,8 +87,7 @@ class WorkerLoop:
         for item in received:
             self._receive(item)
         moved = bool(received)
-        while (done := self._compute.take(0)) is not None:
-            self._computed(done)
+        while self._compute.finish_one(0):
             moved = True
         if self._blocks is not None:
             moved |= self._send_frames(self._blocks)
@@ -208,7 +208,16 @@ class WorkerLoop:
 
     # ------------------------------------------------------------------ commands
     def _load(self, config: Config) -> None:
-        self._engine = engine = self._assembly.engine(config, self._local_rank)
+        """In the compute thread, so that a job can end while a large model loads."""
+
+        def load() -> Then:
+            engine = self._assembly.engine(config, self._local_rank)
+            return lambda: self._use(engine)
+
+        self._compute.submit(load)
+
+    def _use(self, engine: Engine) -> None:
+        self._engine = engine
         pool, spec = engine.pool, engine.spec
         self._to_router(
             wire.EngineReady(
@@ -220,7 +229,7 @@ class WorkerLoop:
         """A fresh worker, a zeroed pool, free links, a clock at zero."""
         engine = self._loaded()
         while not self._compute.is_idle:
-            self._compute.take(0.1)
+            self._compute.finish_one(0.1)
         engine.reset()
         self._clock.restart()
         self._begin(message.case)
@@ -245,7 +254,7 @@ class WorkerLoop:
     def _measure_prefill(self, message: wire.MeasurePrefill) -> None:
         engine = self._loaded()
 
-        def measure() -> wire.Measured:
+        def measure() -> Then:
             rng = random.Random(message.seed)
             rows = []
             for start, end in message.points:
@@ -258,7 +267,7 @@ class WorkerLoop:
                     times.append((time.perf_counter_ns() - began_ns) // 1000)
                 rows.append(tuple(times))
             engine.reset()
-            return wire.Measured(self.node, tuple(rows))
+            return lambda: self._to_router(wire.Measured(self.node, tuple(rows)))
 
         self._compute.submit(measure)
 
@@ -327,31 +336,38 @@ class WorkerLoop:
             table.pop(request_id, None)
 
     def _start_compute(self, effect: m.Prefill | m.Decode) -> None:
-        engine, request_id, case = self._loaded(), effect.request_id, self._case
-        tokens, first = self._tokens[request_id], self._first_token.get(request_id, 0)
+        engine, case = self._loaded(), self._case
+        tokens, first = self._tokens[effect.request_id], self._first_token.get(effect.request_id, 0)
 
-        def compute() -> tuple[int, m.WorkerEvent]:
+        def compute() -> Then:
+            event: m.WorkerEvent
             try:
                 if isinstance(effect, m.Prefill):
-                    part = engine.prefill(tokens, effect.start_token, effect.end_token, effect.slots)
-                    return case, m.PrefillDone(
-                        request_id=request_id, end_token=effect.end_token, elapsed_us=part.elapsed_us + part.merge_us,
-                        merge_us=part.merge_us, first_token=part.first_token, logit_fingerprint=part.logit_fingerprint,
-                    )  # fmt: skip
-                rest = engine.decode(first, effect.start_token, effect.token_count, effect.slots)
-                return case, m.DecodeDone(request_id=request_id, tokens=rest.tokens, elapsed_us=rest.elapsed_us)
+                    event = _prefill(engine, effect, tokens)
+                else:
+                    rest = engine.decode(first, effect.start_token, effect.token_count, effect.slots)
+                    event = m.DecodeDone(request_id=effect.request_id, tokens=rest.tokens, elapsed_us=rest.elapsed_us)
             except EngineError as error:
-                return case, m.EngineFailed(request_id=request_id, reason=str(error))
+                event = m.EngineFailed(request_id=effect.request_id, reason=str(error))
+            return lambda: self._computed(case, event)
 
         self._compute.submit(compute)
 
-    def _computed(self, done: Any) -> None:
-        if isinstance(done, wire.Measured):
-            self._to_router(done)
-            return
-        case, event = done
+    def _computed(self, case: int, event: m.WorkerEvent) -> None:
         if case != self._case:
             return
         if isinstance(event, m.PrefillDone) and event.first_token is not None:
             self._first_token[event.request_id] = event.first_token
         self._feed(event)
+
+
+def _prefill(engine: Engine, effect: m.Prefill, tokens: Tokens) -> m.PrefillDone:
+    part = engine.prefill(tokens, effect.start_token, effect.end_token, effect.slots)
+    return m.PrefillDone(
+        request_id=effect.request_id,
+        end_token=effect.end_token,
+        elapsed_us=part.elapsed_us + part.merge_us,
+        merge_us=part.merge_us,
+        first_token=part.first_token,
+        logit_fingerprint=part.logit_fingerprint,
+    )
