@@ -59,7 +59,7 @@ class Ledger:
         self._recompute_us = recompute_us
         self._blocks: dict[int, Block] = {}
         self._slot_of: dict[bytes, int] = {}
-        self._children: dict[bytes, int] = {}
+        self._children: dict[tuple[bytes, int], int] = {}  # named children of a block within one account
         self._generation = [0] * capacity_blocks
         self._free = list(range(capacity_blocks))
         for spec in accounts:
@@ -135,13 +135,17 @@ class Ledger:
     # ------------------------------------------------------------------ room
     def fits_ever(self, counts: dict[int, int]) -> str | None:
         """Why these blocks per scope could never be held at once, or None. Judged on quotas alone, so that the
-        answer is the same at any fill level."""
+        answer is the same at any fill level. Running blocks are pinned, so they must fit beside everybody's floor."""
         if sum(counts.values()) > self.node.capacity:
             return f"needs {sum(counts.values())} blocks, the pool has {self.node.capacity}"
         for scope_id, count in sorted(counts.items()):
             limit = self.account(scope_id).limit
             if count > limit:
                 return f"QuotaExceeded: scope {scope_id} needs {count} blocks, its limit is {limit}"
+        others = sum(account.reserved for scope_id, account in self.accounts.items() if scope_id not in counts)
+        own = sum(max(count, self.account(scope_id).reserved) for scope_id, count in counts.items())
+        if own + others > self.node.capacity:
+            return f"QuotaExceeded: needs {sum(counts.values())} blocks beside floors of others of {others}"
         return None
 
     def may_fit(self, counts: dict[int, int]) -> bool:
@@ -200,28 +204,29 @@ class Ledger:
         return True
 
     def _victim(self, scope_id: int, now_us: int) -> Block | None:
-        """The block to go so that this scope gets one: among leaves the rules let go, the least valuable."""
+        """The block to go so that this scope gets one, among what the rules let go: of the lowest class, a leaf of its
+        account rather than a block inside a chain, then the least valuable. Whoever may yield has such a block."""
         mine = self.account(scope_id)
         permitted = {
             other: self.accounts[other].priority
             for other in self.accounts
             if (rules.may_replace_own(mine, 1) if other == scope_id else self._evictable(other, scope_id))
         }
-        best: tuple[int, float, int] | None = None
+        best: tuple[int, bool, float, int] | None = None
         for slot in self._slot_of.values():
             block = self._blocks[slot]
-            if block.pins or block.scope_id not in permitted or self._has_children(block):
+            if block.pins or block.scope_id not in permitted:
                 continue
-            key = (permitted[block.scope_id], self._score(block, now_us), slot)
+            key = (permitted[block.scope_id], self._has_children(block), self._score(block, now_us), slot)
             if best is None or key < best:
                 best = key
-        return None if best is None else self._blocks[best[2]]
+        return None if best is None else self._blocks[best[3]]
 
     def _evictable(self, other: int, scope_id: int) -> bool:
         return rules.admit_evicting(self.node, self.account(scope_id), self.accounts[other], 1).ok
 
     def _has_children(self, block: Block) -> bool:
-        return block.block_hash is not None and self._children.get(block.block_hash, 0) > 0
+        return block.block_hash is not None and self._children.get((block.block_hash, block.scope_id), 0) > 0
 
     def _score(self, block: Block, now_us: int) -> float:
         """The retention policy's word; a policy that raises or answers NaN is counted and LRU stands in."""
@@ -261,9 +266,10 @@ class Ledger:
         if block.block_hash is not None:
             del self._slot_of[block.block_hash]
             if block.parent is not None:
-                self._children[block.parent] -= 1
-                if not self._children[block.parent]:
-                    del self._children[block.parent]
+                link = (block.parent, block.scope_id)
+                self._children[link] -= 1
+                if not self._children[link]:
+                    del self._children[link]
 
     def _forget(self, victim: Block) -> Evicted:
         """The victim's accounts are already booked; its slot becomes free."""
@@ -281,7 +287,8 @@ class Ledger:
         block.origin, block.stored_us, block.used_us = origin, now_us, now_us
         self._slot_of[block_hash] = block.slot
         if parent is not None:
-            self._children[parent] = self._children.get(parent, 0) + 1
+            link = (parent, block.scope_id)
+            self._children[link] = self._children.get(link, 0) + 1
         return True
 
     def drop(self, block: Block) -> None:
