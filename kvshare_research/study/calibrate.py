@@ -1,11 +1,16 @@
-"""Calibration before the measured cases: prefill on a worker, links between workers, the merge of landed bytes."""
+"""Calibration before the measured cases: prefill on a worker, the merge of landed bytes, links between workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvshare_research.cost import calibration
+
 from .assembly import CALIBRATION
+from .plan import Block, Case
+from .probe import pull_once
 
 if TYPE_CHECKING:
     from .session import Session
@@ -13,6 +18,67 @@ if TYPE_CHECKING:
 ROUND_TRIPS = 8
 TRANSFERS = 6
 TRANSFER_BLOCKS = 6
+MERGES = 3
+
+
+def calibrated(session: Session) -> calibration.Calibration:
+    """Prefill coefficients and merge rate of this model, device, dtype and thread count: cached, else measured now."""
+    engine = session.run.resolved["engine"]
+    key = {
+        "model": session.cluster.engines[0].fingerprint,
+        "device": str(engine.get("device", "cpu")),
+        "dtype": str(engine["dtype"]),
+        "threads": int(engine.get("threads", 1)),
+        "link": "any",
+    }
+    folder = Path(session.run.values.cache_root).expanduser() / "calibrations"
+    config = dict(session.run.resolved)
+    longest = max(len(item.tokens) for item in session.items(_case(session), config, 8))
+    known = calibration.load(folder, **key)
+    if known is not None and max(new + cached for new, cached, _ in known.points) >= longest // 2:
+        session.progress.stage(f"calibration of this model is known ({folder / known.name})")
+        return known
+    points = _prefill_points(session, config, longest)
+    session.progress.stage("measuring the merge of landed blocks")
+    merges = [pull_once(session, _case(session), config) for _ in range(MERGES if session.cluster.node_count > 1 else 0)]
+    made = calibration.calibrate(**key, points=points, merges=[m for m in merges if m[0]], seed=session.run.values.seed)
+    calibration.save(made, folder)
+    return made
+
+
+def _case(session: Session) -> Case:
+    block = Block(name="calibration", requests=8)
+    return Case(
+        block=block, utilisation=0.0, overlap=None, selector=None, tenancy=None, link=None, seed=session.run.values.seed
+    )
+
+
+def _prefill_points(session: Session, config: Mapping[str, Any], longest: int) -> list[calibration.Point]:
+    """(new tokens, cached tokens, us), measured on the first worker; the first shape is run once before, unmeasured."""
+    cost: Mapping[str, Any] = config["cost"]
+    grid = calibration.prefill_grid(
+        longest,
+        int(config["engine"]["block_tokens"]),
+        session.run.parts["study"].calibration_seconds,
+        int(cost.get("c1_ps_per_token", 0)),
+    )
+    session.progress.stage(f"measuring prefill at {len(grid.points)} shapes, {grid.repeats} times each")
+    session.cluster.reset(config)
+    session.cluster.measure_prefill(0, grid.ranges[:1], repeats=1, seed=1)
+    rows = session.cluster.measure_prefill(0, grid.ranges, repeats=grid.repeats, seed=0)
+    return [
+        (new, cached, us) for (new, cached), times in zip(grid.points, rows, strict=True) for us in times
+    ]
+
+
+def applied(config: dict[str, Any], made: calibration.Calibration, samples: list[list[int]]) -> dict[str, Any]:
+    """The configuration of a case whose cost and links are as measured."""
+    cost: dict[str, int] = {}
+    if made.coefficients is not None:
+        cost |= made.coefficients._asdict()
+    if made.merge_ps_per_byte is not None:
+        cost["merge_ps_per_byte"] = made.merge_ps_per_byte
+    return config | {CALIBRATION: {"cost": cost, "link_samples": samples}}
 
 
 def link_samples(session: Session, config: Mapping[str, Any]) -> list[list[int]]:
@@ -30,8 +96,3 @@ def link_samples(session: Session, config: Mapping[str, Any]) -> list[list[int]]
                 times = cluster.measure_link(source, reader, payload_bytes=payload, repeats=repeats)
                 rows += [[source, reader, payload, us] for us in times]
     return rows
-
-
-def with_links(config: dict[str, Any], samples: list[list[int]]) -> dict[str, Any]:
-    """The configuration of a case that starts with these links known."""
-    return config | {CALIBRATION: {**config.get(CALIBRATION, {}), "link_samples": samples}}

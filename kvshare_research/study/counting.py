@@ -39,7 +39,8 @@ def counters(played: Played, prompts: Sequence[Prompt], router: Router | None, b
     nodes = range(len(router.replica.views)) if router is not None else range(0)
     held = [[named.get(row[1], row[1]) for row in router.replica.rows(n)] for n in nodes] if router is not None else []
     wire = sum(c.get("payload_bytes_received", 0) for c in played.counters.values())
-    planned = sum(o.pulled_bytes for o in played.outcomes)
+    block_tokens = prompts[0].chain.block_tokens
+    planned = sum(o.pulled_tokens // block_tokens for o in played.outcomes) * block_bytes
     others = _summed(played.counters)
     if router is not None:
         others |= {f"index: {name}": count for name, count in router.replica.counters.items()}

@@ -34,11 +34,7 @@ def play_probes(session: Session, case: Case, config: dict[str, Any]) -> list[Ca
     """Three results: local hit, remote hit and recompute, paired by probe number."""
     if session.cluster.node_count < 2:
         raise ConfigError(f"block `{case.block.name}` pulls between workers: start 3 ranks or more")
-    pulling = config | {
-        "actions": ["recompute", "resident", "route", "pull"],
-        "selector": choice("selector", "cheapest"),
-        "cost": dict(config["cost"]) | {"no_rtt": True, "no_bandwidth": True},
-    }
+    pulling = _pulling(config)
     recomputing = config | {"selector": choice("selector", BASELINE)}
     pairs = _pairs(session.items(case, config, 40 * case.block.requests), case.block.requests)
     kept: dict[str, tuple[list[Outcome], list[Prompt], list[Played]]] = {
@@ -64,6 +60,25 @@ def play_probes(session: Session, case: Case, config: dict[str, Any]) -> list[Ca
         renamed = [replace(p, request=replace(p.request, request_id=i)) for p, i in zip(prompts, ids, strict=True)]
         results.append(session.record(case, config, whole, renamed, None, selector=name))
     return results
+
+
+def pull_once(session: Session, case: Case, config: dict[str, Any]) -> tuple[int, int]:
+    """(bytes, merge us) of one pull of one application's prefix from node 0 to node 1."""
+    pulling = _pulling(config)
+    ((first, second),) = _pairs(session.items(case, config, 40), 1)
+    session.cluster.reset(pulling)
+    _one(session, pulling, 0, first, node=0, tenant_offset=0)
+    _, played = _one(session, pulling, 0, second, node=1, tenant_offset=0)
+    return played.outcomes[0].pulled_bytes, played.outcomes[0].merge_us
+
+
+def _pulling(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration in which an executor without the prefix always pulls it."""
+    return config | {
+        "actions": ["recompute", "resident", "route", "pull"],
+        "selector": choice("selector", "cheapest"),
+        "cost": dict(config["cost"]) | {"no_rtt": True, "no_bandwidth": True},
+    }
 
 
 def _added(played: Sequence[Played]) -> dict[str, dict[str, int]]:

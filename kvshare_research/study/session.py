@@ -9,6 +9,7 @@ from typing import Any
 from kvshare_research.config import Run
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.cost.calibration import Calibration
 from kvshare_research.driver.cluster import Cluster, Played, RunBroken
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace
@@ -20,7 +21,7 @@ from kvshare_research.workload.catalogue import Catalogue
 
 from . import counting
 from .assembly import component, parties
-from .calibrate import link_samples, with_links
+from .calibrate import applied, calibrated, link_samples
 from .plan import IDLE, Case, cases
 from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, prompts
@@ -44,12 +45,15 @@ class Session:
     _links: dict[str, list[list[int]]] = field(default_factory=dict)
     _number: int = 0
     _tokenizer: Any = None
+    _calibration: Calibration | None = None
 
     def play(self) -> None:
         """All cases of the study are in `results`; raises RunBroken after keeping a partial one."""
         self._resolved = dict(self.run.resolved)
         self.progress.stage("loading the model on every worker")
         self.cluster.load(self._resolved)
+        self._calibration = calibrated(self)
+        self.notes["calibration"] = self._calibration.to_dict()
         for case in cases(self.run.parts["study"]):
             config = self._calibrated(case_config(self._resolved, case))
             if case.block.kind == "probe":
@@ -62,7 +66,8 @@ class Session:
         link = canonical(config["link"])
         if link not in self._links:
             self._links[link] = link_samples(self, config)
-        return with_links(config, self._links[link])
+        assert self._calibration is not None
+        return applied(config, self._calibration, self._links[link])
 
     # ------------------------------------------------------------------ one case
     def _stream(self, case: Case, config: dict[str, Any]) -> CaseResult:
