@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH = 100
+EDGES = 2  # of the drawn table, beside its columns
 _NARROWEST_HEAD = 8  # a heading may be broken over lines down to this width
 
 
@@ -21,16 +22,27 @@ def _widths(table: Table) -> list[int]:
     return [max([head, *(len(row[i]) for row in table.rows)]) for i, head in enumerate(heads)]
 
 
+def _given(table: Table, width: int) -> list[int]:
+    """The width of each column: what it wants, and what is left goes to headings that had to be broken."""
+    widths = [min(w, width // 3) for w in _widths(table)]
+    left = width - EDGES - sum(w + 2 for w in widths)
+    for i, column in enumerate(table.columns):
+        more = max(0, min(left, len(column) - widths[i]))
+        widths[i] += more
+        left -= more
+    return widths
+
+
 def split(table: Table, width: int = WIDTH) -> list[Table]:
     """The table, or as many parts of it as need be to fit; every part repeats the columns that name the case."""
     widths = [w + 2 for w in _widths(table)]
     fixed = sum(widths[: table.names])
     parts: list[list[int]] = [[]]
-    room = width - fixed
+    room = width - fixed - EDGES
     for i in range(table.names, len(table.columns)):
         if parts[-1] and widths[i] > room:
             parts.append([])
-            room = width - fixed
+            room = width - fixed - EDGES
         parts[-1].append(i)
         room -= widths[i]
     if len(parts) == 1:
@@ -59,14 +71,14 @@ def print_tables(tables: Iterable[Table], console: Console) -> None:
         drawn = RichTable(
             title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", padding=(0, 1, 0, 0)
         )
-        widths = _widths(table)
+        widths = _given(table, width)
         for i, column in enumerate(table.columns):
             drawn.add_column(
                 Text(column),
                 justify="left" if i < table.names else "right",
                 vertical="bottom",
                 overflow="fold",
-                min_width=min(widths[i], width // 3),
+                width=widths[i],
             )
         for row in table.rows:
             drawn.add_row(*(Text(cell) for cell in row))

@@ -40,7 +40,9 @@ def calibrated(session: Session) -> calibration.Calibration:
         return known
     points = _prefill_points(session, config, longest)
     session.progress.stage("measuring the merge of landed blocks")
-    merges = [pull_once(session, _case(session), config) for _ in range(MERGES if session.cluster.node_count > 1 else 0)]
+    merges = [
+        pull_once(session, _case(session), config) for _ in range(MERGES if session.cluster.node_count > 1 else 0)
+    ]
     made = calibration.calibrate(**key, points=points, merges=[m for m in merges if m[0]], seed=session.run.values.seed)
     calibration.save(made, folder)
     return made
@@ -66,9 +68,7 @@ def _prefill_points(session: Session, config: Mapping[str, Any], longest: int) -
     session.cluster.reset(config)
     session.cluster.measure_prefill(0, grid.ranges[:1], repeats=1, seed=1)
     rows = session.cluster.measure_prefill(0, grid.ranges, repeats=grid.repeats, seed=0)
-    return [
-        (new, cached, us) for (new, cached), times in zip(grid.points, rows, strict=True) for us in times
-    ]
+    return [(new, cached, us) for (new, cached), times in zip(grid.points, rows, strict=True) for us in times]
 
 
 def applied(config: dict[str, Any], made: calibration.Calibration, samples: list[list[int]]) -> dict[str, Any]:
