@@ -116,6 +116,9 @@ class Engine(Protocol):
 class EngineSpec(Protocol):
     """A frozen description of an engine; only `load` imports and reads anything heavy."""
 
+    def open_tokenizer(self) -> Tokenizer:
+        """The tokenizer alone, for ranks that compute nothing. Raises EngineError if it cannot be had."""
+
     def load(self, local_rank: int) -> Engine:
         """The engine on the device of this rank (counted within its host). Raises ConfigError or EngineError."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from kvshare_research.core.errors import ConfigError, EngineError
 
@@ -49,14 +49,21 @@ def open_folder(model: str, dtype: str) -> tuple[torch.nn.Module, Tokenizer]:
         )
     source = str(where) if where.is_dir() else model
     try:
-        network: torch.nn.Module = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=TORCH_DTYPES[dtype])
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            source, dtype=TORCH_DTYPES[dtype], output_loading_info=True
+        )
         tokenizer = HuggingFaceTokenizer.load(source)
     except Exception as error:  # transformers, safetensors and the hub raise a dozen unrelated types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise EngineError(
             f"model `{model}` cannot be loaded ({reason[:200]}); check or delete the folder and try again"
         ) from error
-    return network.eval(), tokenizer
+    network, loading = loaded
+    absent = sorted(str(key) for kind in ("missing_keys", "mismatched_keys") for key in loading[kind])
+    if absent:  # transformers would draw them at random
+        raise EngineError(f"model `{model}` misses weights: `{absent[0]}` and {len(absent) - 1} more; get a whole copy")
+    evaluated: torch.nn.Module = network.eval()
+    return evaluated, tokenizer
 
 
 def open_tokenizer(model: str) -> Tokenizer:

@@ -17,7 +17,9 @@ class OneDnnLinear(torch.nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.numel() < ROWS_MIN * self.in_features and self.out_features < WIDE_OUTPUTS:
             return super().forward(input)
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
+        # oneDNN falls to reference code, hundreds of times slower, on operands that are not contiguous.
+        rows = input.contiguous()
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self.bias, "none", [], "")
         return product
 
 
@@ -27,12 +29,15 @@ def has_onednn() -> bool:
 
 
 def use_onednn(network: torch.nn.Module) -> int:
-    """Every plain fp32 linear layer on the CPU now computes with oneDNN; weights are untouched. Returns how many."""
+    """The plain fp32 linear layers on the CPU now compute with oneDNN; weights are untouched. Returns how many."""
     if not has_onednn():
         return 0
     changed = 0
     for module in network.modules():
-        if type(module) is torch.nn.Linear and module.weight.dtype == torch.float32 and not module.weight.is_cuda:
+        if type(module) is not torch.nn.Linear:
+            continue
+        weight = module.weight
+        if weight.dtype == torch.float32 and weight.device.type == "cpu" and weight.is_contiguous():
             module.__class__ = OneDnnLinear
             changed += 1
     return changed

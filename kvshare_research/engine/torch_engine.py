@@ -11,7 +11,7 @@ from typing import Any, final
 
 import blake3
 import torch
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from kvshare_research.core.errors import EngineError
 
@@ -44,6 +44,7 @@ class TorchEngine(Engine):
         tokenizer: Tokenizer,
         dtype: str,
         device: str,
+        threads: int,
         block_tokens: int,
         pool_bytes: int,
         chunk_tokens: int | None,
@@ -59,6 +60,7 @@ class TorchEngine(Engine):
             use_onednn(network)
         self._network = network
         self._device = device
+        self._threads = threads
         self._chunk_tokens = chunk_tokens
         names = inspect.signature(network.forward).parameters
         self._cache_argument = "cache" if "cache" in names else "past_key_values"  # renamed in transformers 5.24
@@ -96,6 +98,7 @@ class TorchEngine(Engine):
             self._spec, self._pool, start=start_token, end=end_token, sequence_tokens=len(tokens), slots=slots
         )
         self._check_token(int(tokens.max()))
+        torch.set_num_threads(self._threads)  # holds per calling thread
         begun = time.perf_counter_ns()
         index = self._open_sequence(slots, start_token, end_token)
         gathered = time.perf_counter_ns()
@@ -128,6 +131,7 @@ class TorchEngine(Engine):
             self._spec, self._pool, start=start_position, end=end_position, sequence_tokens=end_position, slots=slots
         )
         self._check_token(first_token)
+        torch.set_num_threads(self._threads)
         begun = time.perf_counter_ns()
         index = self._open_sequence(slots, start_position, end_position)
         cache = paged_cache(self._workspace, start_position)
@@ -177,21 +181,13 @@ class TorchEngine(Engine):
     def _probe(self, name: str, dtype: str) -> ModelSpec:
         """What the model really caches, seen by running one token; raises EngineError if a pool cannot hold it."""
         config = self._network.config.get_text_config()
-        layer_count = int(config.num_hidden_layers)
-        kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-        if kinds:
-            raise EngineError(
-                f"`{name}` has layers of kind {', '.join(sorted(kinds))}; only full attention can share blocks"
-            )
-        layers: list[Any] = [DynamicLayer() for _ in range(layer_count)]  # type: ignore[no-untyped-call]
-        self._forward(torch.zeros(1, dtype=torch.int64, device=self._device), Cache(layers=layers))
-        shapes = {
-            tuple(t.shape)
-            for layer in layers
-            if layer.is_initialized
-            for t in (layer.keys, layer.values)
-            if t is not None
-        }
+        probe = DynamicCache(config=config)
+        others = sorted({type(layer).__name__ for layer in probe.layers if type(layer) is not DynamicLayer})
+        if others:
+            raise EngineError(f"`{name}` has layers of kind {', '.join(others)}; only full attention can share blocks")
+        self._forward(torch.zeros(1, dtype=torch.int64, device=self._device), probe)
+        layers: list[Any] = probe.layers
+        shapes = {tuple(t.shape) for layer in layers if layer.is_initialized for t in (layer.keys, layer.values)}
         if len(shapes) != 1 or not all(layer.is_initialized for layer in layers):
             raise EngineError(
                 f"`{name}` does not cache keys and values of one shape in every layer; it cannot use a block pool"
@@ -200,7 +196,7 @@ class TorchEngine(Engine):
         end = self._network.generation_config.eos_token_id
         return ModelSpec(
             name=name,
-            layer_count=layer_count,
+            layer_count=len(layers),
             kv_head_count=kv_head_count,
             head_dim=head_dim,
             dtype=dtype,

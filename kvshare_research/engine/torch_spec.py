@@ -59,18 +59,12 @@ class TorchEngineSpec(EngineSpec, ABC):
     def open_model(self) -> tuple[str, torch.nn.Module, Tokenizer]:
         """Name, network on the CPU in `dtype`, tokenizer. Raises EngineError if they cannot be had."""
 
-    @abstractmethod
-    def open_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer alone, for ranks that compute nothing. Raises EngineError if it cannot be had."""
-
     def load(self, local_rank: int) -> Engine:
         import torch
 
         from .torch_engine import TorchEngine
 
         device = device_for(local_rank, torch.cuda.device_count()) if self.device == "cuda" else "cpu"
-        if self.device == "cpu":
-            torch.set_num_threads(self.threads)
         name, network, tokenizer = self.open_model()
         return TorchEngine(
             name=name,
@@ -78,6 +72,7 @@ class TorchEngineSpec(EngineSpec, ABC):
             tokenizer=tokenizer,
             dtype=self.dtype,
             device=device,
+            threads=self.threads,
             block_tokens=self.block_tokens,
             pool_bytes=self.pool_bytes,
             chunk_tokens=self.chunk_tokens if self.chunking == "canonical" else None,
