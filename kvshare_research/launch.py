@@ -124,6 +124,13 @@ def _end(child: subprocess.Popen[bytes], number: int) -> None:
         child.wait()
 
 
+def mpi_library() -> str:
+    """Name and version of the MPI that this rank runs on; only ranks may ask, since asking joins the job."""
+    from mpi4py import MPI
+
+    return str(MPI.Get_library_version()).split("\n")[0].strip("\0 ")
+
+
 class World:
     """The ranks of this job. Rank 0 announces what all do next; the others follow until it says stop."""
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvshare_research.core.errors import ConfigError
-
 if TYPE_CHECKING:
     from kvshare_research.config import Run
     from kvshare_research.driver.cluster import Cluster
@@ -31,7 +29,7 @@ def run(cfg: Mapping[str, Any], comm: Any) -> int:
 
 def _lead(run: Run, cluster: Cluster) -> int:
     """Rank 0: reuse a matching result, or play the study; what was measured is written even if the end is early."""
-    from kvshare_research import provenance, report
+    from kvshare_research import launch, provenance, report
     from kvshare_research.driver.cluster import RunBroken
 
     from .plan import cases
@@ -39,7 +37,7 @@ def _lead(run: Run, cluster: Cluster) -> int:
 
     study = run.parts["study"]
     seeds = tuple(sorted({run.values.seed + s for block in study.blocks for s in block.seeds}))
-    now = provenance.collect(run.resolved, seeds, _mpi_library())
+    now = provenance.collect(run.resolved, seeds, launch.mpi_library())
     if not run.values.force and provenance.may_reuse(provenance.read(run.folder), now):
         report.show(run.folder)
         print(f"\nnothing was run: {run.folder} holds the result of this very setting; `force=true` runs it again")
@@ -80,11 +78,3 @@ def _file_name(title: str) -> str:
 def command() -> str:
     """What makes this result again."""
     return shlex.join(["python", "-m", "kvshare_research", *sys.argv[1:]])
-
-
-def _mpi_library() -> str:
-    try:
-        from mpi4py import MPI
-    except ImportError as error:
-        raise ConfigError("`driver=mpi` needs mpi4py; install the extra `mpi`") from error
-    return str(MPI.Get_library_version()).split("\n")[0].strip("\0 ")

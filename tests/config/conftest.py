@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRIMARY = """\
+DEFAULTS = """\
 # The probe.
 defaults:
-  - driver: {driver}     # who runs it
+  - driver: one          # who runs it
   - tenancy: layered     # who shares with whom
   - retention: lru       # what a full pool keeps
   - _self_
@@ -23,23 +23,6 @@ defaults:
   - override hydra/hydra_logging: none
 
 name: probe
-seed: 0
-ranks: 3                 # processes
-actions: [recompute, pull]
-data_root: null
-cache_root: cache
-output_root: outputs
-force: false
-plots: false
-debug: false
-
-hydra:
-  output_subdir: null
-  run:
-    dir: .
-  sweep:
-    dir: ${{output_root}}
-    subdir: .
 """
 Probe = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -62,7 +45,8 @@ def conf(tmp_path: Path) -> Path:
     ):
         (folder / group).mkdir(parents=True, exist_ok=True)
         (folder / group / f"{stem}.yaml").write_text(text)
-    (folder / "probe.yaml").write_text(PRIMARY.format(driver="one"))
+    run_level = (ROOT / "conf/config.yaml").read_text().partition("\nname:")[2].partition("\n")[2]
+    (folder / "probe.yaml").write_text(DEFAULTS + run_level)
     return folder
 
 
