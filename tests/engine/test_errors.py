@@ -17,7 +17,6 @@ from kvshare_research.engine.gguf import GgufFile
 from kvshare_research.engine.huggingface import HuggingFace
 from kvshare_research.engine.smollm import SmolLm
 from kvshare_research.engine.tiny import Tiny
-from kvshare_research.engine.tokenizer import ByteTokenizer
 from kvshare_research.engine.torch_engine import TorchEngine
 from kvshare_research.engine.torch_spec import device_for
 
@@ -183,33 +182,6 @@ def test_a_tokenizer_larger_than_the_model_is_refused(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(config))
     with pytest.raises(EngineError, match="the tokenizer has 5001 tokens, the model only 257"):
         HuggingFace(model=str(folder)).load(0)
-
-
-def test_layers_that_forget_are_refused() -> None:
-    from transformers import MistralConfig, MistralForCausalLM
-
-    sizes: dict[str, Any] = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "vocab_size": 257,
-    }
-    network = MistralForCausalLM(MistralConfig(**sizes, num_key_value_heads=1, sliding_window=8))
-    with pytest.raises(
-        EngineError, match="layers of kind DynamicSlidingWindowLayer; only full attention can share blocks"
-    ):
-        TorchEngine(
-            name="m",
-            network=network,
-            tokenizer=ByteTokenizer(),
-            dtype="fp32",
-            device="cpu",
-            threads=1,
-            block_tokens=4,
-            pool_bytes=1 << 20,
-            chunk_tokens=None,
-        )
 
 
 def test_a_missing_model_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
