@@ -19,22 +19,19 @@ ROUND_TRIPS = 8
 TRANSFERS = 6
 TRANSFER_BLOCKS = 6
 MERGES = 3
+ANY_LINK = "any"  # links are measured for each setting, not cached
 
 
 def calibrated(session: Session) -> calibration.Calibration:
     """Prefill coefficients and merge rate of this model, device, dtype and thread count: cached, else measured now."""
     engine = session.run.resolved["engine"]
-    key = {
-        "model": session.cluster.engines[0].fingerprint,
-        "device": str(engine.get("device", "cpu")),
-        "dtype": str(engine["dtype"]),
-        "threads": int(engine.get("threads", 1)),
-        "link": "any",
-    }
+    model, device = session.cluster.engines[0].fingerprint, str(engine.get("device", "cpu"))
+    dtype = str(engine["dtype"])
+    threads = int(engine.get("threads", 1))
     folder = Path(session.run.values.cache_root).expanduser() / "calibrations"
     config = dict(session.run.resolved)
     longest = max(len(item.tokens) for item in session.items(_case(session), config, 8))
-    known = calibration.load(folder, **key)
+    known = calibration.load(folder, model=model, device=device, dtype=dtype, threads=threads, link=ANY_LINK)
     if known is not None and max(new + cached for new, cached, _ in known.points) >= longest // 2:
         session.progress.stage(f"calibration of this model is known ({folder / known.name})")
         return known
@@ -43,7 +40,16 @@ def calibrated(session: Session) -> calibration.Calibration:
     merges = [
         pull_once(session, _case(session), config) for _ in range(MERGES if session.cluster.node_count > 1 else 0)
     ]
-    made = calibration.calibrate(**key, points=points, merges=[m for m in merges if m[0]], seed=session.run.values.seed)
+    made = calibration.calibrate(
+        model=model,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        link=ANY_LINK,
+        points=points,
+        merges=[m for m in merges if m[0]],
+        seed=session.run.values.seed,
+    )
     calibration.save(made, folder)
     return made
 

@@ -74,11 +74,7 @@ def pull_once(session: Session, case: Case, config: dict[str, Any]) -> tuple[int
 
 def _pulling(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration in which an executor without the prefix always pulls it."""
-    return config | {
-        "actions": ["recompute", "resident", "route", "pull"],
-        "selector": choice("selector", "cheapest"),
-        "cost": dict(config["cost"]) | {"no_rtt": True, "no_bandwidth": True},
-    }
+    return config | {"selector": choice("selector", "pull_always")}
 
 
 def _added(played: Sequence[Played]) -> dict[str, dict[str, int]]:

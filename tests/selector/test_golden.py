@@ -11,6 +11,7 @@ from kvshare_research.selector.gorgo import Gorgo
 from kvshare_research.selector.least_loaded import LeastLoaded
 from kvshare_research.selector.mooncake import Mooncake
 from kvshare_research.selector.note_threshold import NoteThreshold
+from kvshare_research.selector.pull_always import PullAlways
 from kvshare_research.selector.recompute_always import RecomputeAlways
 from kvshare_research.selector.route_to_longest_prefix import RouteToLongestPrefix
 from kvshare_research.testing.tables import table_of
@@ -41,6 +42,13 @@ WITHOUT_PULL = table_of([row for row in ROWS if row["action"] != PULL])
 
 def test_recompute_always_computes_on_the_idle_node() -> None:
     assert RecomputeAlways().select(TABLE) == 3
+
+
+def test_pull_always_pulls_at_any_price() -> None:
+    """Node 1 is idle; the deepest holder is node 2, although the fetch takes 100 ms. Without a pull it computes there."""
+    dear = table_of([row | {"fetch_us": 9_000_000} if row["action"] == PULL else row for row in ROWS])
+    assert PullAlways().select(TABLE) == PullAlways().select(dear) == 4
+    assert PullAlways().select(WITHOUT_PULL) == 2
 
 
 def test_least_loaded_takes_the_idle_node_as_it_is() -> None:
