@@ -1,0 +1,227 @@
+"""Our indexes beside every peer that can be imported: same fleet, same queries, answers compared, one process.
+
+    python -m benchmarks.index blocks=2000000 nodes=64 rounds=5 out=outputs/benchmarks/index
+
+NVIDIA Dynamo is used if `ai-dynamo-runtime` can be imported (extra `peers`). Rounds are interleaved, so that other
+load on the machine meets all contenders alike; p50 is the median of the rounds with the smallest and largest, p99 is
+of the quietest round.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from . import index_state
+from .index_contenders import (
+    Contender,
+    DynamoSelection,
+    DynamoTree,
+    Flat,
+    FlatFromInts,
+    FlatFromList,
+    FlatMatch,
+    Plain,
+    Reference,
+)
+
+
+@dataclass
+class Settings:
+    """What is measured; give any as `name=value` on the command line."""
+
+    blocks: int = 200_000
+    nodes: int = 64
+    lengths: list[int] = field(default_factory=lambda: [16, 128, 1024, 8192])
+    queries: int = 300
+    rounds: int = 5
+    seed: int = 1
+    contenders: list[str] = field(default_factory=lambda: ["flat", "dynamo", "plain"])
+    out: str = "outputs/benchmarks/index"
+
+
+def rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def timed_us(call: Callable[[Any], Any], inputs: list[Any]) -> list[float]:
+    """Microseconds of each call."""
+    clock, spent = time.perf_counter_ns, []
+    for given in inputs:
+        start = clock()
+        call(given)
+        spent.append((clock() - start) / 1000)
+    return spent
+
+
+def filled(contender: Contender, state: index_state.State) -> dict[str, Any]:
+    """The contender holds the state; what it took. Removes and stores again a tenth, to time removal."""
+    stored = contender.events(state, state.stored, False)
+    removed, again = contender.events(state, state.removed, True), contender.events(state, state.removed, False)
+    gc.collect()
+    before = rss_bytes()
+    start = time.perf_counter()
+    for event in stored:
+        contender.store(event)
+    contender.finish()
+    store_s = time.perf_counter() - start
+    grown = rss_bytes() - before
+    start = time.perf_counter()
+    for event in removed:
+        contender.remove(event)
+    contender.finish()
+    remove_s = time.perf_counter() - start
+    for event in again:
+        contender.store(event)
+    contender.finish()
+    size = contender.size_bytes()
+    return {
+        "store_blocks_per_s": state.copy_count / store_s,
+        "remove_blocks_per_s": sum(e.end - e.start for e in state.removed) / remove_s,
+        "bytes_per_block": (size if size is not None else grown) / state.block_count,
+        "bytes_from": "tables" if size is not None else "resident set",
+    }
+
+
+def wrong_answers(contender: Contender, queries: list[index_state.Query]) -> int:
+    """Queries whose answer differs from the truth on any node."""
+    wrong = 0
+    for query in queries:
+        answer = contender.depths(contender.lookup(contender.query(query)), query)
+        wrong += not np.array_equal(answer, query.depths)
+    return wrong
+
+
+def summary(rounds: list[list[float]]) -> dict[str, float]:
+    p50, p99 = ([float(np.percentile(r, q)) for r in rounds] for q in (50, 99))
+    return {"p50_us": float(np.median(p50)), "p50_us_min": min(p50), "p50_us_max": max(p50), "p99_us": min(p99)}
+
+
+def batched_us(flat: Flat, queries: list[index_state.Query], rounds: int) -> dict[str, float]:
+    """Per query, when many are asked in one call."""
+    keys = np.concatenate([q.keys for q in queries])
+    offsets = np.cumsum([0, *(len(q.keys) for q in queries)])
+    depths = np.empty((len(queries), flat.index.column_count), np.int32)
+    spent = []
+    for _ in range(4 * rounds):
+        start = time.perf_counter_ns()
+        flat.index.match_many_keys(keys, offsets, depths)
+        spent.append((time.perf_counter_ns() - start) / 1000 / len(queries))
+    return {"p50_us": float(np.median(spent)), "p50_us_min": min(spent), "p50_us_max": max(spent), "p99_us": max(spent)}
+
+
+def contenders_of(given: Settings, state: index_state.State) -> tuple[list[Contender], list[Contender]]:
+    """(those that must be filled, views that share an index with one of them)."""
+    makers: dict[str, Callable[[index_state.State], Any]] = {
+        "flat": Flat, "plain": Plain, "reference": Reference, "dynamo": DynamoTree, "dynamo_select": DynamoSelection,
+    }  # fmt: skip
+    unknown = set(given.contenders) - set(makers)
+    if unknown:
+        raise SystemExit(f"contenders: `{sorted(unknown)[0]}` is none of {sorted(makers)}")
+    filled_, views = [], []
+    for name in given.contenders:
+        try:
+            contender = makers[name](state)
+        except ImportError as missing:
+            print(f"{name}: left out, {missing}", file=sys.stderr)
+            continue
+        filled_.append(contender)
+        if isinstance(contender, Flat) and name == "flat":
+            views += [FlatFromList(state, contender.index), FlatFromInts(state, contender.index)]
+            views += [FlatMatch(state, contender.index)]
+    return filled_, views
+
+
+def measured(given: Settings) -> dict[str, Any]:
+    """Everything, as it goes into the JSON file."""
+    state = index_state.made(given.blocks, given.nodes, list(given.lengths), given.queries, given.seed)
+    print(f"{state.block_count} blocks, {state.copy_count} copies on {given.nodes} nodes, {len(state.stored)} events")
+    full, views = contenders_of(given, state)
+    changes = {c.name: filled(c, state) for c in full}
+    lookups: dict[str, dict[int, dict[str, float]]] = {c.name: {} for c in [*full, *views]}
+    wrong: dict[str, int] = {}
+    for length, queries in state.queries.items():
+        runs: dict[str, list[list[float]]] = {c.name: [] for c in [*full, *views]}
+        inputs = {c.name: [c.query(q) for q in queries] for c in [*full, *views]}
+        for c in [*full, *views]:
+            if not isinstance(c, DynamoSelection):
+                wrong[c.name] = wrong.get(c.name, 0) + wrong_answers(c, queries)
+            timed_us(c.lookup, inputs[c.name][:20])
+        for _ in range(given.rounds):
+            for c in [*full, *views]:
+                runs[c.name].append(timed_us(c.lookup, inputs[c.name]))
+        for name, rounds in runs.items():
+            lookups[name][length] = summary(rounds)
+        for c in full:
+            if isinstance(c, Flat) and c.name == "flat":
+                lookups.setdefault("flat, batched", {})[length] = batched_us(c, queries, given.rounds)
+    return {
+        "settings": asdict(given),
+        "copies": state.copy_count,
+        "load_average": os.getloadavg(),
+        "notes": {c.name: c.note for c in [*full, *views]},
+        "changes": changes,
+        "lookups": lookups,
+        "wrong_queries": wrong,
+    }
+
+
+def printed(result: dict[str, Any]) -> None:
+    lengths = result["settings"]["lengths"]
+    print(f"\n{'lookup us, p50 (min..max of rounds) / p99':<32}" + "".join(f"{n:>30}" for n in lengths) + "   wrong")
+    for name, row in result["lookups"].items():
+        cells = (f"{c['p50_us']:.2f} ({c['p50_us_min']:.2f}..{c['p50_us_max']:.2f}) / {c['p99_us']:.1f}" for c in row.values())
+        print(f"{name:<32}" + "".join(f"{c:>30}" for c in cells) + f"   {result['wrong_queries'].get(name, '-')}")
+    peer = result["lookups"].get(DynamoTree.name)
+    for name, row in result["lookups"].items() if peer else ():
+        if name != DynamoTree.name:
+            cells = (f"{peer[n]['p50_us'] / row[n]['p50_us']:.1f}x" for n in lengths)
+            print(f"{'  faster than RadixTree: ' + name:<32}" + "".join(f"{c:>30}" for c in cells))
+    print(f"\n{'changes':<32}{'store M blocks/s':>20}{'remove M blocks/s':>20}{'bytes/block':>14}")
+    for name, row in result["changes"].items():
+        rates = row["store_blocks_per_s"] / 1e6, row["remove_blocks_per_s"] / 1e6
+        print(f"{name:<32}{rates[0]:>20.2f}{rates[1]:>20.2f}{row['bytes_per_block']:>14.0f}  ({row['bytes_from']})")
+
+
+def drawn(result: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    for name, row in result["lookups"].items():
+        axes.plot(list(row), [c["p50_us"] for c in row.values()], marker="o", label=name)
+    axes.set(xscale="log", yscale="log", xlabel="blocks in the prompt", ylabel="lookup p50, us")
+    axes.set_title(f"{result['settings']['blocks']:,} blocks, {result['settings']['nodes']} nodes")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main() -> None:
+    given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
+    assert isinstance(given, Settings)
+    result = measured(given)
+    printed(result)
+    out = Path(given.out)
+    out.mkdir(parents=True, exist_ok=True)
+    stem = f"{given.blocks}_blocks_{given.nodes}_nodes"
+    (out / f"{stem}.json").write_text(json.dumps(result, indent=1))
+    drawn(result, out / f"{stem}.svg")
+    print(f"\n{out / stem}.json and .svg")
+
+
+if __name__ == "__main__":
+    main()
