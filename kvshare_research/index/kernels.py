@@ -310,26 +310,44 @@ def _closed(slots: Any, rows: Any, keys: Any, at: Any, w: Any) -> Any:
 
 
 @jit()
-def _match_word(slots: Any, rows: Any, keys: Any, first: Any, w: Any, depths: Any) -> None:
-    """Depths of the 64 columns of word `w`, given the closed mask of the first block."""
-    base, last, at, step, have = w << 6, len(keys) - 1, 0, 1, first
-    while have != U(0):
+def _tell_ends(
+    slots: Any, rows: Any, keys: Any, w: Any, low: Any, high: Any, held_low: Any, held_high: Any, depths: Any, todo: Any
+) -> None:
+    """Who holds block `low` but not block `high` is told where its run ends: bisection, shared by all columns.
+
+    `todo` has room for the stretches still to be looked at, the lowest on top.
+    """
+    todo[0, 0], todo[0, 1], todo[0, 2], todo[0, 3] = U(low), U(high), held_low, held_high
+    count = 1
+    while count:
+        count -= 1
+        low, high, held_low, held_high = todo[count, 0], todo[count, 1], todo[count, 2], todo[count, 3]
+        if high - low == U(1):
+            _emit(held_low & ~held_high, np.int64(high), w << 6, depths)
+            continue
+        middle = (low + high) >> U(1)
+        held = (_closed(slots, rows, keys, middle, w) & held_low) | held_high
+        if held != held_high:
+            todo[count, 0], todo[count, 1], todo[count, 2], todo[count, 3] = middle, high, held, held_high
+            count += 1
+        if held != held_low:
+            todo[count, 0], todo[count, 1], todo[count, 2], todo[count, 3] = low, middle, held_low, held
+            count += 1
+
+
+@jit()
+def _match_word(slots: Any, rows: Any, keys: Any, held: Any, w: Any, depths: Any, todo: Any) -> None:
+    """Depths of the 64 columns of word `w`, given the closed mask of the first block: gallop, bisect where it drops."""
+    last, at, step = len(keys) - 1, 0, 1
+    while held != U(0):
         if at == last:
-            _emit(have, last + 1, base, depths)
+            _emit(held, last + 1, w << 6, depths)
             return
         end = min(at + step, last)
-        kept = _closed(slots, rows, keys, end, w) & have
-        while have != kept:  # find the next block at which somebody's run ends, until all that ended here are told
-            low, high, mask = at, end, kept
-            while high - low > 1:
-                middle = (low + high) >> 1
-                found = (_closed(slots, rows, keys, middle, w) & have) | kept
-                if found == have:
-                    low = middle
-                else:
-                    high, mask = middle, found
-            _emit(have & ~mask, high, base, depths)
-            at, have = high, mask
+        kept = _closed(slots, rows, keys, end, w) & held
+        if kept != held:
+            _tell_ends(slots, rows, keys, w, at, end, held, kept, depths, todo)
+            held = kept
         at = end
         step <<= 1
 
@@ -341,9 +359,10 @@ def match(slots: Any, rows: Any, keys: Any, depths: Any) -> None:
     if len(keys):
         block = find(slots, rows, keys[0, 0], keys[0, 1])
         if block != 0:
+            todo = np.empty((64, 4), np.uint64)
             for w in range((rows.shape[1] - KEY_WORDS) // 2):
                 if rows[block, KEY_WORDS + w] != U(0):
-                    _match_word(slots, rows, keys, rows[block, KEY_WORDS + w], w, depths)
+                    _match_word(slots, rows, keys, rows[block, KEY_WORDS + w], w, depths, todo)
 
 
 @jit((SLOTS, ROWS, KEYS, OFFSETS, nb.int32[:, ::1]))

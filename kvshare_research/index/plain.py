@@ -130,17 +130,19 @@ class PlainStore(IndexStore):
                 return
             end = min(at + step, last)
             kept = self._closed(blocks[end]) & have
-            while have != kept:
-                low, high, mask = at, end, kept
-                while high - low > 1:
-                    middle = (low + high) // 2
-                    found = self._closed(blocks[middle]) & have | kept
-                    if found == have:
-                        low = middle
-                    else:
-                        high, mask = middle, found
-                yield have & ~mask, high
-                at, have = high, mask
+            todo = [(at, end, have, kept)] if kept != have else []
+            while todo:
+                low, high, held_low, held_high = todo.pop()
+                if high - low == 1:
+                    yield held_low & ~held_high, high
+                    continue
+                middle = (low + high) // 2
+                held = self._closed(blocks[middle]) & held_low | held_high
+                if held != held_high:
+                    todo.append((middle, high, held, held_high))
+                if held != held_low:
+                    todo.append((low, middle, held_low, held))
+            have = kept
             at, step = end, 2 * step
 
     # ------------------------------------------------------------- the forest of blocks
