@@ -70,6 +70,7 @@ ctz: Any = intrinsic(_ctz)
 # ------------------------------------------------------------- the table of slots
 @jit()
 def mix(k0: Any, k1: Any) -> Any:
+    """32 well-mixed bits of a key of two words."""
     x = (k0 ^ (k1 >> U(29))) * U(0x9E3779B97F4A7C15) + k1
     return (x ^ (x >> U(31))) * U(0xD6E8FEB86659FD93) >> U(32)
 
@@ -90,6 +91,7 @@ def find(slots: Any, rows: Any, k0: Any, k1: Any) -> Any:
 
 @jit()
 def place(slots: Any, value: Any) -> None:
+    """`value` is in the first free slot of its probe sequence."""
     mask = U(len(slots) - 1)
     i = (value >> U(32)) & mask
     while slots[i] != U(0):
@@ -107,6 +109,7 @@ def rehash(old: Any, new: Any) -> None:
 
 @jit()
 def erase(t: Any, block: Any) -> None:
+    """No slot names `block` any more, and every probe sequence through it still finds what it found."""
     slots, rows = t.slots, t.rows
     mask, mark = U(len(slots) - 1), mix(rows[block, 0], rows[block, 1])
     value = (mark << U(32)) | U(block)
@@ -143,6 +146,7 @@ def extra_at(extra: Any, key: Any) -> Any:
 
 @jit()
 def extra_drop(t: Any, key: Any) -> None:
+    """The extra count of `key` is gone, if there was one."""
     meta, extra = t.meta, t.extra
     mask, i = U(len(extra) - 1), extra_at(extra, key)
     if extra[i, U(0)] == U(0):
