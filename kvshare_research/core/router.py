@@ -121,8 +121,10 @@ class Router:
         return Decision(plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks), service_us
 
     def _arrived(self, event: m.Arrived, now_us: int) -> tuple[m.RouterEffect, ...]:
-        if not any(node.alive for node in self._nodes):
-            return self._rejected(event, "no live worker", now_us)
+        wanted = event.request.executor
+        if not any(node.alive and wanted in (None, i) for i, node in enumerate(self._nodes)):
+            reason = "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
+            return self._rejected(event, reason, now_us)
         decision, service_us = self._plan(event, now_us)
         return self._dispatched(event, decision, service_us, now_us, received_us=now_us)
 

@@ -162,9 +162,9 @@ def prefill_grid(
     """Points whose measurement takes about `seconds_budget`, from one block to the longest prompt, spread in both ways.
 
     New tokens double from one block on; each meets no cached tokens, and about 1/8, 3/8 and 3/4 of the longest
-    prompt, in whole blocks, as far as it fits. The dearest of these are left out (down to seven) until they take at most .6 of
-    the budget; then comes one prompt computed whole, as long as the rest of the budget pays for. What is still left goes
-    into up to eight repeats.
+    prompt, in whole blocks, as far as it fits. The dearest of these are left out (down to seven) until they take at
+    most .6 of the budget; then comes one prompt computed whole, as long as the rest of the budget pays for. What is
+    still left goes into up to eight repeats.
     """
     if prompt_tokens_max < 2 * block_tokens:
         raise ConfigError(f"a prompt of {prompt_tokens_max} tokens is too short to calibrate blocks of {block_tokens}")

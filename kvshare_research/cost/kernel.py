@@ -349,7 +349,7 @@ def compiled() -> Callable[[Sheet, Ints], int]:
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
     here = (put_row, may, link_setup_ps, block_ps, deal, rank, put_multi, put_split, put_pulls, put_ways_to_fetch)
     for function in (*formulas, *splits, *here, fill_rows):
-        register_jitable(function)
+        register_jitable(error_model="numpy")(function)
     sources = b"".join(Path(file).read_bytes() for file in (costing.__file__, splitting.__file__, __file__))
     fingerprint = hashlib.sha256(sources).hexdigest()
 
@@ -357,5 +357,5 @@ def compiled() -> Callable[[Sheet, Ints], int]:
         _ = fingerprint  # part of the key of the copy on disk, which by itself notices changes of this file only
         return fill_rows(sheet, executors)
 
-    entry: Callable[[Sheet, Ints], int] = numba.njit(cache=True)(fill_all_rows)
+    entry: Callable[[Sheet, Ints], int] = numba.njit(cache=True, error_model="numpy")(fill_all_rows)
     return entry

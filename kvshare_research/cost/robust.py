@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROUNDS = 60
+ROWS_STEP = 64
 HUBER_K = 1.345  # 95 % efficient for normal errors
 MAD_TO_SIGMA = 1.4826
 
@@ -33,7 +34,12 @@ def fit_relative(columns: Floats, target: Floats) -> tuple[Floats, Floats]:
         scale = np.sqrt((rows * rows).mean(axis=0))
         scale[scale == 0] = 1.0
         supports = np.array(list(itertools.product((0.0, 1.0), repeat=columns.shape[1])))
-        values, errors = _solver()(rows / scale, supports)
+        # Filled up with rows that do not count, so that a few compiled versions serve all numbers of points.
+        count = len(rows)
+        room = -(-count // ROWS_STEP) * ROWS_STEP
+        filled = np.zeros((room, rows.shape[1]))
+        filled[:count] = rows / scale
+        values, errors = _solver()(filled, np.arange(room) < count, supports)
         return np.asarray(values) / scale, np.asarray(errors) / scale
 
 
@@ -56,20 +62,21 @@ def _solver() -> Callable[..., Any]:
         best = jnp.argmin(losses)
         return found[best], supports[best]
 
-    def solve(rows: jax.Array, supports: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def solve(rows: jax.Array, counts: jax.Array, supports: jax.Array) -> tuple[jax.Array, jax.Array]:
         def sigma(residuals: jax.Array) -> jax.Array:
-            return jnp.maximum(MAD_TO_SIGMA * jnp.median(jnp.abs(residuals)), 1e-9)
+            middle = jnp.nanmedian(jnp.where(counts, jnp.abs(residuals), jnp.nan))
+            return jnp.maximum(MAD_TO_SIGMA * middle, 1e-9)
 
         def step(_: int, weights: jax.Array) -> jax.Array:
             residuals = rows @ weighted(rows, weights, supports)[0] - 1.0
-            return jnp.minimum(1.0, HUBER_K * sigma(residuals) / jnp.maximum(jnp.abs(residuals), 1e-300))
+            return jnp.minimum(1.0, HUBER_K * sigma(residuals) / jnp.maximum(jnp.abs(residuals), 1e-300)) * counts
 
-        weights = jax.lax.fori_loop(0, ROUNDS, step, jnp.ones(rows.shape[0]))
+        weights = jax.lax.fori_loop(0, ROUNDS, step, counts.astype(rows.dtype))
         x, support = weighted(rows, weights, supports)
         residuals = rows @ x - 1.0
         gram = (rows * weights[:, None]).T @ rows
         system = gram * support[:, None] * support[None, :] + jnp.diag(1.0 - support)
-        degrees = jnp.maximum(rows.shape[0] - support.sum(), 1.0)
+        degrees = jnp.maximum(counts.sum() - support.sum(), 1.0)
         variance = (weights * residuals**2).sum() / degrees
         errors = jnp.sqrt(jnp.maximum(jnp.diag(jnp.linalg.inv(system)) * variance, 0.0)) * support
         return x, errors

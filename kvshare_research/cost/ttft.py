@@ -17,6 +17,7 @@ from kvshare_research.core.ports import Cost, QuoteInput
 from .kernel import (
     COLUMNS,
     DEPTH,
+    LINK_ROWS,
     NODE_ROWS,
     PS_PER_BYTE_HIGH,
     QUEUED_REQUESTS,
@@ -151,6 +152,21 @@ class TtftCost(Cost):
             if blocks > depth[run.node] or (blocks == depth[run.node] and rate < read[run.node]):
                 depth[run.node], read[run.node] = blocks, rate
         return alive, nodes
+
+
+def prepare() -> None:
+    """The loop behind a quote is compiled (seconds, once per version of its source); no decision waits for it."""
+    compiled()(
+        Sheet(
+            np.zeros((len(COLUMNS), 1), np.int64),
+            np.zeros((1, 1, 3), np.int64),
+            PrefillCoefficients(0, 0, 0, 0, 0),
+            Job(1, 1, 1, 0, 0, 0, 1, 0, 0),
+            np.zeros((NODE_ROWS, 1), np.int64),
+            np.zeros((LINK_ROWS, 1, 1), np.int64),
+        ),
+        np.zeros(0, np.int64),
+    )
 
 
 def _pinned(executor: int, alive: Ints) -> Ints:

@@ -25,6 +25,23 @@ from kvshare_research.core.nouns import (
 )
 from kvshare_research.core.ports import QuoteInput
 
+Cells = Sequence[Sequence[int]] | int  # [source][reader], or the same everywhere
+
+
+def link_rows(node_count: int, rtt_us: Cells, ps_per_byte: Cells) -> tuple[tuple[LinkRow, ...], ...]:
+    """Links without spread: what is expected is the upper quantile; a node has no way to itself."""
+
+    def cell(table: Cells, source: int, reader: int) -> int:
+        if source == reader:
+            return 0
+        return table if isinstance(table, int) else table[source][reader]
+
+    def link(source: int, reader: int) -> LinkRow:
+        rtt, rate = cell(rtt_us, source, reader), cell(ps_per_byte, source, reader)
+        return LinkRow(rtt_us=rtt, rtt_high_us=rtt, ps_per_byte=rate, ps_per_byte_high=rate)
+
+    return tuple(tuple(link(s, r) for r in range(node_count)) for s in range(node_count))
+
 
 def quote_input(
     *,
@@ -34,8 +51,8 @@ def quote_input(
     queued_us: Sequence[int] = (0, 0),
     queued_tokens: Sequence[int] | None = None,
     dead: Sequence[int] = (),
-    rtt_us: Sequence[Sequence[int]] | int = 1_000,
-    ps_per_byte: Sequence[Sequence[int]] | int = 1_000,
+    rtt_us: Cells = 1_000,
+    ps_per_byte: Cells = 1_000,
     block_bytes: int = 1_000,
     actions: Sequence[Action] = tuple(Action),
     executor: int | None = None,
@@ -43,55 +60,32 @@ def quote_input(
     request_id: int = 1,
 ) -> QuoteInput:
     """The input of a quote for as many nodes as `queued_us` has; `depths` maps a node to its usable blocks."""
-    node_count = len(queued_us)
-    tokens = queued_tokens if queued_tokens is not None else [0] * node_count
-    block_count = token_count // block_tokens
-
+    blocks = token_count // block_tokens
+    tokens = queued_tokens if queued_tokens is not None else [0] * len(queued_us)
+    request = Request(
+        request_id=request_id,
+        tenant_id=1,
+        segments=(Segment(scope_id=0, token_count=token_count),),
+        output_tokens_max=1,
+        ingress=ingress,
+        arrival_us=0,
+        executor=executor,
+    )
+    loads = (
+        NodeLoad(node=n, alive=n not in dead, queued_requests=int(us > 0), queued_tokens=tokens[n], queued_work_us=us)
+        for n, us in enumerate(queued_us)
+    )
+    runs = (Run(node=n, tier=0, block_count=b) for n, b in (depths or {}).items())
     return QuoteInput(
-        request=Request(
-            request_id=request_id,
-            tenant_id=1,
-            segments=(Segment(scope_id=0, token_count=token_count),),
-            output_tokens_max=1,
-            ingress=ingress,
-            arrival_us=0,
-            executor=executor,
-        ),
-        chain=Chain(hashes=bytes(HASH_BYTES * block_count), scope_ends=((0, block_count),), block_tokens=block_tokens),
-        verdict=Verdict(
-            runs=tuple(Run(node=n, tier=0, block_count=b) for n, b in (depths or {}).items()),
-            readable_blocks=block_count,
-        ),
-        loads=tuple(
-            NodeLoad(
-                node=n,
-                alive=n not in dead,
-                queued_requests=int(queued_us[n] > 0),
-                queued_tokens=tokens[n],
-                queued_work_us=queued_us[n],
-            )
-            for n in range(node_count)
-        ),
-        links=_links(node_count, rtt_us, ps_per_byte),
+        request=request,
+        chain=Chain(hashes=bytes(HASH_BYTES * blocks), scope_ends=((0, blocks),), block_tokens=block_tokens),
+        verdict=Verdict(runs=tuple(runs), readable_blocks=blocks),
+        loads=tuple(loads),
+        links=link_rows(len(queued_us), rtt_us, ps_per_byte),
         actions=frozenset(actions),
         block_bytes=block_bytes,
         draw=request_id,
     )
-
-
-def _links(
-    node_count: int, rtt_us: Sequence[Sequence[int]] | int, ps_per_byte: Sequence[Sequence[int]] | int
-) -> tuple[tuple[LinkRow, ...], ...]:
-    def cell(table: Sequence[Sequence[int]] | int, source: int, reader: int) -> int:
-        if source == reader:
-            return 0
-        return table if isinstance(table, int) else table[source][reader]
-
-    def row(source: int, reader: int) -> LinkRow:
-        rtt, pace = cell(rtt_us, source, reader), cell(ps_per_byte, source, reader)
-        return LinkRow(rtt_us=rtt, rtt_high_us=rtt, ps_per_byte=pace, ps_per_byte_high=pace)
-
-    return tuple(tuple(row(s, r) for r in range(node_count)) for s in range(node_count))
 
 
 def random_input(seed: int, node_count_max: int = 6) -> QuoteInput:

@@ -373,3 +373,15 @@ def test_the_shortest_prompts(prefix_blocks: int) -> None:
 
     assert outcome.computed_tokens == outcome.prompt_tokens
     assert outcome.missed == ((MissReason.LAST_TOKEN if prefix_blocks else MissReason.PARTIAL_BLOCK, outcome.prompt_tokens),)
+
+
+def test_a_request_pinned_to_a_lost_node_is_rejected_with_the_reason() -> None:
+    sim = fleet()
+    sim.at(10, m.NodeLost(node=0))
+    ask(sim, 1, executor=0, at_us=20)
+    ask(sim, 2, executor=1, at_us=30)
+    outcomes = sim.run()
+
+    (gone,) = [o for o in outcomes if o.request_id == 1]
+    assert (gone.status, gone.reason) == (Status.REJECTED, "worker 0, which it is pinned to, is not live")
+    assert only(outcomes, 2).executor == 1

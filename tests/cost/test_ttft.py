@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import pickle
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from kvshare_research.core import costing, splitting
 from kvshare_research.core.costing import fetch_ps, prefill_ps, setup_ps, up_to_us
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import NO_NODE, Action, QuoteTable
@@ -202,6 +205,28 @@ def test_the_compiled_loop_equals_the_plain_one(seed: int) -> None:
     for name in COLUMN_NAMES:
         assert np.array_equal(getattr(fast, name), getattr(plain, name)), name
     assert tuple(fast.pieces) == tuple(plain.pieces)
+
+
+def test_prepared_is_compiled_for_every_quote() -> None:
+    """A quote after `prepare` needs no further version of the loop, whatever the request and the policy."""
+    pytest.importorskip("numba")
+    ttft.prepare()
+    versions = len(kernel.compiled().signatures)  # type: ignore[attr-defined]
+    for seed in range(30):
+        RICH.quote(random_input(seed))
+    assert len(kernel.compiled().signatures) == versions == 1  # type: ignore[attr-defined]
+
+
+def test_a_changed_formula_is_compiled_anew() -> None:
+    """The copy on disk is keyed by what the compiled function closes over: the text of every module with a formula."""
+    pytest.importorskip("numba")
+    (cell,) = kernel.compiled().py_func.__closure__  # type: ignore[attr-defined]
+    texts = [Path(module.__file__ or "").read_bytes() for module in (costing, splitting, kernel)]
+    assert cell.cell_contents == hashlib.sha256(b"".join(texts)).hexdigest()
+    called = {f.__module__ for f in vars(kernel).values() if inspect.isfunction(f)}
+    assert {name for name in called if name.startswith("kvshare_research")} <= {
+        module.__name__ for module in (costing, splitting, kernel)
+    }
 
 
 @given(SEEDS)
