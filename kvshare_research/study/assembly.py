@@ -16,7 +16,7 @@ from kvshare_research.core.router import Router, RouterPolicy
 from kvshare_research.core.running import WorkerPolicy
 from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
-from kvshare_research.cost.ttft import TtftCost
+from kvshare_research.cost.ttft import TtftCost, prepare
 from kvshare_research.driver.assembly import Assembly, Config, Place
 from kvshare_research.engine.base import Engine
 from kvshare_research.transport.link import Link
@@ -105,6 +105,7 @@ class StudyAssembly(Assembly):
         return Worker(node=place.node, incarnation=place.incarnation, policy=policy, ledger=ledger, directory=directory)
 
     def router(self, config: Config, place: Place) -> Router:
+        prepare()  # no decision waits for the compiler
         directory, _ = parties(config, capacity_blocks=place.capacity_blocks, block_bytes=place.block_bytes)
         policy = RouterPolicy(
             cost=priced(config),
