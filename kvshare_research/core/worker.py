@@ -72,8 +72,17 @@ class Worker:
         refusal = self.ledger.fits_ever(self._scope_counts(event))
         if refusal is not None:
             return [m.ReturnPlan(request_id=event.request.request_id, reason=refusal)]
+        self._lift(event.request.tenant_id)
         self._waiting.append((event, now_us))
         return []
+
+    def _lift(self, tenant: int) -> None:
+        """A tenant that was idle starts at the least counter of those who wait: idling earns no credit (VTC)."""
+        active = {event.request.tenant_id for event, _ in self._waiting}
+        active |= {running.event.request.tenant_id for running in self._running.values()}
+        if active and tenant not in active:
+            least = min(self._served_tokens.get(other, 0) for other in active)
+            self._served_tokens[tenant] = max(self._served_tokens.get(tenant, 0), least)
 
     def _block_count(self, token_count: int) -> int:
         return -(-token_count // self.policy.block_tokens)
@@ -365,6 +374,7 @@ class Worker:
     ) -> list[m.WorkerEffect]:
         self._busy = None
         del self._running[running.request_id]
+        self._served_tokens[running.event.request.tenant_id] += 2 * len(tokens)
         effects = self.fetching.cancel(running)
         outcome = running.outcome(self.node, self.policy.block_tokens, tokens, decode_us, failure)
         for block in running.blocks:

@@ -1,0 +1,80 @@
+"""Every retention policy of conf/retention, whatever it values: it answers, alike each time, and the pool stays whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from kvshare_research.build import build
+from kvshare_research.core.ledger import Ledger
+from kvshare_research.core.nouns import AccountSpec
+from kvshare_research.core.ports import BlockView, Retention
+
+CONF = Path(__file__).parents[2] / "conf" / "retention"
+NAMES = sorted(p.stem for p in CONF.glob("*.yaml"))
+
+views = st.builds(
+    BlockView,
+    slot=st.integers(0, 1000),
+    scope_id=st.integers(0, 9),
+    depth=st.integers(0, 1000),
+    stored_us=st.integers(0, 10**9),
+    used_us=st.integers(0, 10**9),
+    use_count=st.integers(0, 1000),
+    recompute_us=st.integers(0, 10**9),
+)
+
+
+def policy(name: str) -> Retention:
+    made: Retention = build(OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml")), "retention", Retention)
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_a_frozen_documented_value(name: str) -> None:
+    made = policy(name)
+    assert made.__doc__
+    assert dataclasses.fields(made) is not None  # type: ignore[arg-type]
+    assert hash(made) == hash(policy(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(view=views, later_us=st.integers(0, 10**9))
+@settings(deadline=None, derandomize=True, max_examples=50)
+def test_its_score_is_a_number_and_alike_each_time(name: str, view: BlockView, later_us: int) -> None:
+    now_us = max(view.used_us, view.stored_us) + later_us
+    score = policy(name).score(view, now_us)
+    assert not math.isnan(score)
+    assert score == policy(name).score(view, now_us)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(chains=st.lists(st.integers(1, 5), min_size=1, max_size=6), need=st.integers(1, 10))
+@settings(deadline=None, derandomize=True, max_examples=50)
+def test_what_it_gives_up_are_leaves_and_always_enough(name: str, chains: list[int], need: int) -> None:
+    """Whatever it prefers: a pool of unpinned blocks yields any room it has, and no chain is left with a hole."""
+    ledger = Ledger(capacity_blocks=10, accounts=(AccountSpec(scope_id=0, reserved_blocks=0, limit_blocks=10),), retention=policy(name))  # fmt: skip
+    hashes: list[list[bytes]] = []
+    for number, length in enumerate(chains):
+        if sum(map(len, hashes)) + length > 10:
+            break
+        taken, _ = ledger.allocate(0, length, number)
+        assert taken is not None
+        hashes.append([b"%08d%08d" % (number, i) for i in range(length)])
+        for i, block in enumerate(taken):
+            ledger.name(block, hashes[-1][i], hashes[-1][i - 1] if i else None, i, 1, number)
+            ledger.drop(block)
+    taken, _ = ledger.allocate(1, need, 100)
+
+    assert taken is not None
+    ledger.check()
+    for chain in hashes:
+        held = [ledger.find(h, 100) is not None for h in chain]
+        assert held == sorted(held, reverse=True)
+    assert ledger.retention_errors == 0
