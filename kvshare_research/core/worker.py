@@ -8,6 +8,7 @@ also while another request computes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from . import messages as m
@@ -95,10 +96,7 @@ class Worker:
         return [chain.scope_at(i) if i < chain.block_count else tail for i in range(total)]
 
     def _scope_counts(self, event: m.Dispatched) -> dict[int, int]:
-        counts: dict[int, int] = {}
-        for scope_id in self._scopes(event):
-            counts[scope_id] = counts.get(scope_id, 0) + 1
-        return counts
+        return Counter(self._scopes(event))
 
     def _admit_one(self, now_us: int, effects: list[m.WorkerEffect]) -> bool:
         """Admits the waiting request that the schedule names; False when it must wait for blocks."""
@@ -318,8 +316,7 @@ class Worker:
         running.fingerprint = event.logit_fingerprint
         effects.append(m.ReportFirstToken(request_id=event.request_id))
         if request.output_tokens_max <= 1:
-            effects.extend(self._finish(running, (event.first_token,), 0, now_us))
-            return effects
+            return [*effects, *self._finish(running, (event.first_token,), 0, now_us)]
         effects.append(
             m.Decode(
                 request_id=event.request_id,
@@ -409,7 +406,5 @@ class Worker:
         return [m.AcknowledgeDirectory(revision=self.directory.revision)]
 
     def _ticked(self, event: m.Ticked, now_us: int) -> list[m.WorkerEffect]:
-        effects = self._unpublish(self.ledger.sweep(now_us))
-        effects.extend(self.fetching.expire(now_us))
-        effects.append(m.Publish(message=self.journal.heartbeat()))
-        return effects
+        gone = self._unpublish(self.ledger.sweep(now_us))
+        return [*gone, *self.fetching.expire(now_us), m.Publish(message=self.journal.heartbeat())]
