@@ -7,32 +7,17 @@ Tables live here; every decision about them is a rule of `account.py` or `rights
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from . import account as rules
 from .account import Account, Node
 from .nouns import AccountSpec
 from .ports import BlockView, Retention
+from .victims import Block as Block
+from .victims import Rank, Victims
 
 ORPHAN_SCORE = float("-inf")  # a block whose parent is gone cannot be matched: it goes first
-
-
-@dataclass(slots=True, kw_only=True)
-class Block:
-    """One used slot."""
-
-    slot: int
-    scope_id: int
-    generation: int
-    pins: int = 0
-    block_hash: bytes | None = None
-    parent: bytes | None = None
-    depth: int = 0
-    origin: int = 0  # the tenant whose request first computed it
-    stored_us: int = 0
-    used_us: int = 0
-    use_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +44,7 @@ class Ledger:
         self._recompute_us = recompute_us
         self._blocks: dict[int, Block] = {}
         self._slot_of: dict[bytes, int] = {}
-        self._children: dict[tuple[bytes, int], int] = {}  # named children of a block within one account
+        self._victims = Victims(self._score)
         self._generation = [0] * capacity_blocks
         self._free = list(range(capacity_blocks))
         for spec in accounts:
@@ -104,6 +89,8 @@ class Ledger:
         """The block has been used once more."""
         block.used_us = now_us
         block.use_count += 1
+        if self._victims.is_candidate(block):
+            self._victims.settle(block, now_us)
 
     def _is_expired(self, block: Block, now_us: int) -> bool:
         spec = self.specs.get(block.scope_id)
@@ -115,22 +102,51 @@ class Ledger:
     # ------------------------------------------------------------------ pins
     def pin(self, block: Block) -> bool:
         """One more pin; the first of a block is an admission and may be refused."""
-        if block.pins == 0:
-            step = rules.pin(self.node, self.account(block.scope_id), 1)
-            if not step.ok:
-                return False
-            self.node, self.accounts[block.scope_id] = step.node, step.account
+        return self.pin_first((block,)) == 1
+
+    def pin_first(self, blocks: Sequence[Block]) -> int:
+        """One more pin for the longest start of `blocks` (each once) for which it is granted; how many that are."""
+        for at, run in _runs(blocks):
+            if not self._pin_new(run[0].scope_id, sum(b.pins == 0 for b in run)):
+                if len(run) == 1:
+                    return at
+                done = next((i for i, block in enumerate(run) if not self.pin(block)), len(run))
+                return at + done
+            for block in run:
+                self._add_pin(block)
+        return len(blocks)
+
+    def _add_pin(self, block: Block) -> None:
         block.pins += 1
-        return True
+        if block.pins == 1:
+            self._victims.settle(block, block.used_us)
+
+    def _pin_new(self, scope_id: int, count: int) -> bool:
+        if count == 0:
+            return True
+        step = rules.pin(self.node, self.account(scope_id), count)
+        if step.ok:
+            self.node, self.accounts[scope_id] = step.node, step.account
+        return step.ok
 
     def unpin(self, block: Block) -> None:
         """One pin fewer."""
-        assert block.pins > 0, f"slot {block.slot} is not pinned"
-        block.pins -= 1
-        if block.pins == 0:
-            step = rules.unpin(self.node, self.account(block.scope_id), 1)
+        self._unpin_all((block,))
+
+    def _unpin_all(self, blocks: Sequence[Block]) -> list[Block]:
+        """One pin fewer each; those that have none left."""
+        for block in blocks:
+            assert block.pins > 0, f"slot {block.slot} is not pinned"
+            block.pins -= 1
+        free = [block for block in blocks if block.pins == 0]
+        for _, run in _runs(free):
+            scope_id = run[0].scope_id
+            step = rules.unpin(self.node, self.account(scope_id), len(run))
             assert step.ok
-            self.node, self.accounts[block.scope_id] = step.node, step.account
+            self.node, self.accounts[scope_id] = step.node, step.account
+        for block in free:
+            self._victims.settle(block, block.used_us)
+        return free
 
     # ------------------------------------------------------------------ room
     def fits_ever(self, counts: dict[int, int]) -> str | None:
@@ -162,71 +178,87 @@ class Ledger:
         it had to give up is reported too.
         """
         evicted: list[Evicted] = []
-        taken: list[Block] = []
+        free = self._admit_free(scope_id, count)
+        taken = [self._occupy(scope_id, now_us) for _ in range(free)]
+        if len(taken) < count and self.retention.ages:
+            self._victims.score_again(self._blocks, now_us)
         while len(taken) < count:
-            block = self._take(scope_id, now_us, evicted)
-            if block is None:
-                for done in taken:
-                    self.drop(done)
-                return None, tuple(evicted)
-            taken.append(block)
-        return tuple(taken), tuple(evicted)
+            got = self._replace(scope_id, count - len(taken), now_us, evicted)
+            if not got:
+                break
+            taken.extend(self._occupy(scope_id, now_us) for _ in range(got))
+        if len(taken) == count and self._pin_new(scope_id, count):
+            for block in taken:
+                block.pins = 1
+            return tuple(taken), tuple(evicted)
+        for block in taken:
+            self._vacate(block)
+        return None, tuple(evicted)
 
-    def _take(self, scope_id: int, now_us: int, evicted: list[Evicted]) -> Block | None:
+    def _admit_free(self, scope_id: int, count: int) -> int:
+        """So many of `count` blocks are admitted without evicting anything."""
+        account = self.account(scope_id)
+        wanted = min(count, account.limit - account.used, self.node.capacity - self.node.used)
+        while wanted > 0:
+            step = rules.admit(self.node, account, wanted)
+            if step.ok:
+                self.node, self.accounts[scope_id] = step.node, step.account
+                return wanted
+            wanted //= 2
+        return 0
+
+    def _replace(self, scope_id: int, wanted: int, now_us: int, evicted: list[Evicted]) -> int:
+        """At least one and at most `wanted` blocks have changed hands to the scope; 0 if nobody may give one up.
+
+        Of what the rules let go, it takes of the lowest class a leaf of its account rather than a block inside a chain,
+        then the least valuable. Several of the scope's own go at once while they stay the first: for the account that
+        is one step.
+        """
         step = rules.admit(self.node, self.account(scope_id), 1)
         if step.ok:
             self.node, self.accounts[scope_id] = step.node, step.account
-        else:
-            victim = self._victim(scope_id, now_us)
-            if victim is None or not self._give_up(victim, scope_id):
-                return None
-            evicted.append(self._forget(victim))
-        block = self._occupy(scope_id, now_us)
-        if not self.pin(block):
-            self._vacate(block)
-            return None
-        return block
+            return 1
+        order = sorted((self.accounts[s].priority, rank, s) for s, rank in self._victims.least_of_each(now_us))
+        for at, (priority, rank, other) in enumerate(order):
+            if other == scope_id:
+                bound = order[at + 1][:2] if at + 1 < len(order) else None
+                gone = self._evict_own(scope_id, wanted, priority, bound, now_us, evicted)
+                if gone:
+                    return gone
+            elif self._give_up(self._blocks[rank[2]], scope_id):
+                evicted.append(self._forget(self._blocks[rank[2]]))
+                return 1
+        return 0
+
+    def _evict_own(
+        self, scope_id: int, wanted: int, priority: int, bound: tuple[int, Rank] | None, now_us: int,
+        evicted: list[Evicted],
+    ) -> int:  # fmt: skip
+        """Up to `wanted` blocks of the scope made way for as many of its own; none if the rules forbid one.
+
+        The first goes anyhow, the others while none of another account at `bound` would go before them.
+        """
+        step = rules.replace_own(self.node, self.account(scope_id), 1)
+        gone = 0
+        while step.ok and gone < wanted:
+            rank = self._victims.least(scope_id, now_us)
+            if rank is None or (gone and bound is not None and (priority, rank) > bound):
+                break
+            evicted.append(self._forget(self._blocks[rank[2]]))
+            gone += 1
+        if gone:
+            step = rules.replace_own(self.node, self.account(scope_id), gone)
+            assert step.ok
+            self.node, self.accounts[scope_id] = step.node, step.account
+        return gone
 
     def _give_up(self, victim: Block, scope_id: int) -> bool:
-        """The victim's block is re-booked to the admitting account by the rule that covers the case."""
-        mine, theirs = self.account(scope_id), self.account(victim.scope_id)
-        if victim.scope_id == scope_id:
-            step = rules.release(self.node, mine, 1)
-            grown = rules.admit(step.node, step.account, 1) if step.ok else step
-            if not grown.ok:
-                return False
-            self.node, self.accounts[scope_id] = grown.node, grown.account
-            return True
-        step = rules.admit_evicting(self.node, mine, theirs, 1)
+        """The victim's block is re-booked to the admitting account, another one, if the rule allows."""
+        step = rules.admit_evicting(self.node, self.account(scope_id), self.account(victim.scope_id), 1)
         if not step.ok or step.victim is None:
             return False
         self.node, self.accounts[scope_id], self.accounts[victim.scope_id] = step.node, step.account, step.victim
         return True
-
-    def _victim(self, scope_id: int, now_us: int) -> Block | None:
-        """The block to go so that this scope gets one, among what the rules let go: of the lowest class, a leaf of its
-        account rather than a block inside a chain, then the least valuable. Whoever may yield has such a block."""
-        mine = self.account(scope_id)
-        permitted = {
-            other: self.accounts[other].priority
-            for other in self.accounts
-            if (rules.may_replace_own(mine, 1) if other == scope_id else self._evictable(other, scope_id))
-        }
-        best: tuple[int, bool, float, int] | None = None
-        for slot in self._slot_of.values():
-            block = self._blocks[slot]
-            if block.pins or block.scope_id not in permitted:
-                continue
-            key = (permitted[block.scope_id], self._has_children(block), self._score(block, now_us), slot)
-            if best is None or key < best:
-                best = key
-        return None if best is None else self._blocks[best[3]]
-
-    def _evictable(self, other: int, scope_id: int) -> bool:
-        return rules.admit_evicting(self.node, self.account(scope_id), self.accounts[other], 1).ok
-
-    def _has_children(self, block: Block) -> bool:
-        return block.block_hash is not None and self._children.get((block.block_hash, block.scope_id), 0) > 0
 
     def _score(self, block: Block, now_us: int) -> float:
         """The retention policy's word; a policy that raises or answers NaN is counted and LRU stands in."""
@@ -265,11 +297,7 @@ class Ledger:
         heapq.heappush(self._free, block.slot)
         if block.block_hash is not None:
             del self._slot_of[block.block_hash]
-            if block.parent is not None:
-                link = (block.parent, block.scope_id)
-                self._children[link] -= 1
-                if not self._children[link]:
-                    del self._children[link]
+            self._victims.forget(block, block.used_us)
 
     def _forget(self, victim: Block) -> Evicted:
         """The victim's accounts are already booked; its slot becomes free."""
@@ -286,16 +314,18 @@ class Ledger:
         block.block_hash, block.parent, block.depth = block_hash, parent, depth
         block.origin, block.stored_us, block.used_us = origin, now_us, now_us
         self._slot_of[block_hash] = block.slot
-        if parent is not None:
-            link = (parent, block.scope_id)
-            self._children[link] = self._children.get(link, 0) + 1
+        self._victims.name(block, now_us)
         return True
 
     def drop(self, block: Block) -> None:
         """One pin ends; an unnamed block without pins has no further use and its slot is freed."""
-        self.unpin(block)
-        if block.pins == 0 and block.block_hash is None:
-            self._vacate(block)
+        self.drop_all((block,))
+
+    def drop_all(self, blocks: Sequence[Block]) -> None:
+        """One pin of each ends, as with `drop`."""
+        for block in self._unpin_all(blocks):
+            if block.block_hash is None:
+                self._vacate(block)
 
     def purge(self, scope_ids: frozenset[int]) -> tuple[Evicted, ...]:
         """Every unpinned named block of these scopes is gone (tenant removed, scope demoted)."""
@@ -332,3 +362,14 @@ class Ledger:
         assert len(self._free) + len(self._blocks) == self.node.capacity
         named = {b.slot: b.block_hash for b in self._blocks.values() if b.block_hash is not None}
         assert {slot: h for h, slot in self._slot_of.items()} == named
+        candidates = {b.slot for b in self._blocks.values() if b.slot in named and not b.pins}
+        assert self._victims.slots() == candidates
+
+
+def _runs(blocks: Sequence[Block]) -> Iterator[tuple[int, Sequence[Block]]]:
+    """Neighbours of one account together, each run with the position of its first."""
+    start = 0
+    for i in range(1, len(blocks) + 1):
+        if i == len(blocks) or blocks[i].scope_id != blocks[start].scope_id:
+            yield start, blocks[start:i]
+            start = i

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from .directory import Directory
 from .nouns import (
@@ -120,7 +120,12 @@ class BlockView:
 
 
 class Retention(Protocol):
-    """Which block goes first when something must go."""
+    """Which block goes first when something must go.
+
+    `ages` False promises that the score of a block changes only when the block is used: then it is asked for only then.
+    """
+
+    ages: ClassVar[bool] = True
 
     def score(self, block: BlockView, now_us: int) -> float:
         """Larger is kept longer. The core evicts leaves only, lowest score first, ties by slot."""

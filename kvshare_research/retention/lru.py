@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from kvshare_research.core.ports import BlockView, Retention
 
@@ -12,6 +12,8 @@ from kvshare_research.core.ports import BlockView, Retention
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LruRetention(Retention):
     """Keeps by time of last use; of equal times the deeper block goes first, as vLLM frees tails before roots."""
+
+    ages: ClassVar[bool] = False
 
     def score(self, block: BlockView, now_us: int) -> float:
         return block.used_us - block.depth * 1e-6

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kvshare_research.core import account as rules
 from kvshare_research.core.ledger import Block, Ledger
 from kvshare_research.core.nouns import AccountSpec
 from kvshare_research.core.ports import BlockView, Retention
@@ -108,11 +111,61 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.purge(frozenset({scope_id}))
         assert all(b.pins for b in self.ledger.named() if b.scope_id == scope_id)
 
+    @precondition(lambda self: self.ledger.named())
+    @rule(data=st.data())
+    def use(self, data: st.DataObject) -> None:
+        named = self.ledger.named()
+        self.now += 1
+        self.ledger.touch(named[data.draw(st.integers(0, len(named) - 1))], self.now)
+
+    @rule(scope_id=st.sampled_from(SCOPES), count=st.integers(1, 4))
+    def evicts_as_looking_at_every_block_would(self, scope_id: int, count: int) -> None:
+        """The blocks that leave are those, in order, that a look at the whole pool picks one by one."""
+        planned = one_by_one(self.ledger, scope_id, count, self.now)
+        taken, evicted = self.ledger.allocate(scope_id, count, self.now)
+        if taken is not None:
+            self.held.extend(taken)
+            assert [e.block_hash for e in evicted] == planned
+
     @invariant()
     def adds_up(self) -> None:
         self.ledger.check()
         for block in self.held:
             assert self.ledger.block(block.slot) is block, "a pinned block was evicted"
+
+
+def first_to_go(ledger: Ledger, scope_id: int) -> bytes | None:
+    """The block to make way for one of this scope, by looking at every block of the pool; None if none has to or may."""
+    if rules.admit(ledger.node, ledger.account(scope_id), 1).ok:
+        return None
+    named = ledger.named()
+    linked = {(b.parent, b.scope_id) for b in named}
+    present = {b.block_hash for b in named}
+    ranks = []
+    for block in named:
+        mine, theirs = ledger.account(scope_id), ledger.account(block.scope_id)
+        own = block.scope_id == scope_id
+        allowed = rules.may_replace_own(mine, 1) if own else rules.admit_evicting(ledger.node, mine, theirs, 1).ok
+        if block.pins or not allowed:
+            continue
+        orphan = block.parent is not None and block.parent not in present
+        broken = isinstance(ledger.retention, Contrary)
+        value = (-block.used_us if block.slot % 3 == 2 else block.used_us) if broken else block.used_us - block.depth * 1e-6
+        score = float("-inf") if orphan else value
+        ranks.append((theirs.priority, (block.block_hash, block.scope_id) in linked, score, block.slot, block.block_hash))
+    return min(ranks)[-1] if ranks else None
+
+
+def one_by_one(ledger: Ledger, scope_id: int, count: int, now_us: int) -> list[bytes]:
+    """What leaves if the blocks are asked for one at a time, each checked against a look at the whole pool."""
+    copy, gone = deepcopy(ledger), []
+    for _ in range(count):
+        expected = first_to_go(copy, scope_id)
+        taken, evicted = copy.allocate(scope_id, 1, now_us)
+        if taken is not None:
+            assert [e.block_hash for e in evicted] == ([] if expected is None else [expected])
+        gone += [e.block_hash for e in evicted]
+    return gone
 
 
 TestLedgerMachine = LedgerMachine.TestCase

@@ -1,0 +1,156 @@
+"""Unpinned named blocks in the order in which they would make way, found without looking at all of them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import final
+
+Rank = tuple[bool, float, int]  # (is inside a chain of its account, retention score, slot): the least goes first
+_SLACK = 64  # outdated entries that a heap may hold before it is rebuilt
+
+
+@dataclass(slots=True, kw_only=True)
+class Block:
+    """One used slot."""
+
+    slot: int
+    scope_id: int
+    generation: int
+    pins: int = 0
+    block_hash: bytes | None = None
+    parent: bytes | None = None
+    depth: int = 0
+    origin: int = 0  # the tenant whose request first computed it
+    stored_us: int = 0
+    used_us: int = 0
+    use_count: int = 0
+
+
+@final
+class Victims:
+    """Knows which named block hangs from which, and for each account the least of its unpinned ones.
+
+    `score` is asked when a leaf gets unpinned, is used, or becomes a leaf or an orphan. Blocks inside chains of their
+    account are ranked only when the account has no leaf.
+    """
+
+    def __init__(self, score: Callable[[Block, int], float]) -> None:
+        self._score = score
+        self._named: dict[bytes, Block] = {}
+        self._children: dict[bytes, dict[int, Block]] = {}  # by the parent's hash, then slot
+        self._own_children: dict[tuple[bytes, int], int] = {}  # how many of them are of this account
+        self._leaves: dict[int, tuple[float, int, int]] = {}  # by slot: its one valid entry (score, slot, serial)
+        self._heaps: dict[int, list[tuple[float, int, int]]] = {}  # by account
+        self._leaf_counts: dict[int, int] = {}
+        self._inner: dict[int, dict[int, Block]] = {}  # by account, then slot
+        self._serial = 0
+
+    # ------------------------------------------------------------------ names come and go
+    def name(self, block: Block, now_us: int) -> None:
+        """The block has just got its hash and parent."""
+        assert block.block_hash is not None
+        self._named[block.block_hash] = block
+        if block.parent is not None:
+            self._children.setdefault(block.parent, {})[block.slot] = block
+            link = (block.parent, block.scope_id)
+            self._own_children[link] = self._own_children.get(link, 0) + 1
+            self._again(self._named.get(block.parent), now_us)
+        for child in self._children_of(block):
+            self._again(child, now_us)
+        self.settle(block, now_us)
+
+    def forget(self, block: Block, now_us: int) -> None:
+        """The named block has left."""
+        assert block.block_hash is not None
+        self._leave(block)
+        del self._named[block.block_hash]
+        if block.parent is not None:
+            siblings = self._children[block.parent]
+            del siblings[block.slot]
+            if not siblings:
+                del self._children[block.parent]
+            link = (block.parent, block.scope_id)
+            self._own_children[link] -= 1
+            if not self._own_children[link]:
+                del self._own_children[link]
+                self._again(self._named.get(block.parent), now_us)
+        for child in self._children_of(block):
+            self._again(child, now_us)
+
+    def settle(self, block: Block, now_us: int) -> None:
+        """The block is a candidate, in its place and with its present score, exactly if it is unpinned and named."""
+        self._leave(block)
+        if block.pins or block.block_hash is None:
+            return
+        if self.is_inner(block):
+            self._inner.setdefault(block.scope_id, {})[block.slot] = block
+            return
+        self._serial += 1
+        entry = (self._score(block, now_us), block.slot, self._serial)
+        self._leaves[block.slot] = entry
+        self._leaf_counts[block.scope_id] = self._leaf_counts.get(block.scope_id, 0) + 1
+        heapq.heappush(self._heaps.setdefault(block.scope_id, []), entry)
+
+    def score_again(self, blocks: dict[int, Block], now_us: int) -> None:
+        """Every leaf has the score of now; for policies whose scores change by themselves."""
+        for slot in sorted(self._leaves):
+            self.settle(blocks[slot], now_us)
+
+    # ------------------------------------------------------------------ asking
+    def is_inner(self, block: Block) -> bool:
+        """Whether a named block of the same account hangs from it."""
+        return block.block_hash is not None and (block.block_hash, block.scope_id) in self._own_children
+
+    def is_candidate(self, block: Block) -> bool:
+        """Whether it is among the unpinned named blocks."""
+        return block.slot in self._leaves or block.slot in self._inner.get(block.scope_id, ())
+
+    def least(self, scope_id: int, now_us: int) -> Rank | None:
+        """The first to go of an account; None if all it holds is pinned or unnamed."""
+        if scope_id in self._leaf_counts:
+            heap = self._heaps[scope_id]
+            while self._leaves.get(heap[0][1]) is not heap[0]:
+                heapq.heappop(heap)
+            return False, *heap[0][:2]
+        inner = self._inner.get(scope_id)
+        return min((True, self._score(b, now_us), b.slot) for b in inner.values()) if inner else None
+
+    def least_of_each(self, now_us: int) -> Iterator[tuple[int, Rank]]:
+        """(account, its first to go) of every account that has one."""
+        for scope_id in (*self._leaf_counts, *(s for s in self._inner if s not in self._leaf_counts)):
+            rank = self.least(scope_id, now_us)
+            if rank is not None:
+                yield scope_id, rank
+
+    def slots(self) -> set[int]:
+        """All candidates, for checks."""
+        return set(self._leaves) | {slot for inner in self._inner.values() for slot in inner}
+
+    # ------------------------------------------------------------------ steps
+    def _children_of(self, block: Block) -> tuple[Block, ...]:
+        assert block.block_hash is not None
+        found = self._children.get(block.block_hash)
+        return tuple(found.values()) if found else ()
+
+    def _again(self, block: Block | None, now_us: int) -> None:
+        if block is not None and self.is_candidate(block):
+            self.settle(block, now_us)
+
+    def _leave(self, block: Block) -> None:
+        scope_id = block.scope_id
+        if self._leaves.pop(block.slot, None) is None:
+            inner = self._inner.get(scope_id)
+            if inner is not None and inner.pop(block.slot, None) is not None and not inner:
+                del self._inner[scope_id]
+            return
+        left = self._leaf_counts[scope_id] - 1
+        if not left:
+            del self._leaf_counts[scope_id], self._heaps[scope_id]
+            return
+        self._leaf_counts[scope_id] = left
+        heap = self._heaps[scope_id]
+        if len(heap) > 2 * left + _SLACK:
+            self._heaps[scope_id] = [e for e in heap if self._leaves.get(e[1]) is e]
+            heapq.heapify(self._heaps[scope_id])
