@@ -1,12 +1,14 @@
-"""The router and worker that run on MPI, in virtual time: an event heap, modelled engines, modelled links.
+"""The router and workers that run on MPI, in virtual time: an event heap, modelled engines, modelled links.
 
-Deterministic: equal inputs give equal outcomes, byte for byte. Ties in time are broken by order of scheduling.
+Deterministic: equal inputs and seed give equal outcomes, byte for byte, in any process. Ties in time are broken by
+order of scheduling. Nothing here decides anything about requests: that is the machines' own code.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kvshare_research.core import messages as m
@@ -14,163 +16,347 @@ from kvshare_research.core.nouns import Chain, LinkRow, Outcome, Request
 from kvshare_research.core.router import Router
 from kvshare_research.core.worker import Worker
 
-Scheduled = tuple[int, int, Callable[[int], None]]
+from .simulator_engine import Ended, EngineModel, ModelledEngine
+from .simulator_links import FairLink, one_way_us, unit
+
+Act = Callable[..., None]
+Scheduled = tuple[int, int, Act, tuple[object, ...]]
+Arrival = tuple[Request, Chain]
+
+_LOSS, _DOWN, _UP, _RING = range(4)  # streams of chance
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineModel:
-    """Times of a modelled engine, in us. `prefill_us(new_tokens, cached_tokens)` is the calibrated polynomial."""
-
-    prefill_us: Callable[[int, int], int]
-    decode_us_per_token: int
-    merge_ps_per_byte: int = 0
+@dataclass(slots=True)
+class _Transfer:
+    source: int
+    effect: m.SendBlocks
+    life: int  # of the asker when the bytes set out
+    asked_us: int
 
 
 @dataclass(slots=True, kw_only=True)
 class Simulator:
-    """A fleet in virtual time. `links[source][reader]` are the modelled links; the ingress is a node's own region."""
+    """A fleet in virtual time. `links[source][reader]` are the modelled links; the ingress is a node's own region.
+
+    `event_loss_ratio` of published pool events never arrive; heartbeats at `tick_us` then let the router notice. A node
+    that fails loses what it held and what was under way to it; `revive` makes the worker it comes back as.
+    """
 
     router: Router
-    workers: Sequence[Worker]
+    workers: list[Worker]
     links: Sequence[Sequence[LinkRow]]
     engine: EngineModel
     block_bytes: int
     event_delay_us: int = 0
-    drop_event: Callable[[m.PoolMessage], bool] = field(default=lambda message: False)
+    event_loss_ratio: float = 0.0
+    drop_event: Callable[[m.PoolMessage], bool] | None = None
+    tick_us: int = 1_000_000
+    seed: int = 0
+    step_by_step: bool = False
+    revive: Callable[[int, int], Worker] | None = None  # (node, incarnation) -> an empty worker
     now_us: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
     moved_bytes: int = 0
     events: int = 0
+    injected: int = 0
+    counters: Counter[str] = field(default_factory=Counter)
     _heap: list[Scheduled] = field(default_factory=list)
     _order: int = 0
-    _link_free_us: dict[tuple[int, int], int] = field(default_factory=dict)
+    _engines: list[ModelledEngine] = field(default_factory=list)
+    _wakes: list[int] = field(default_factory=list)  # per node: bumped when its engine's next end changes
+    _lives: list[int] = field(default_factory=list)  # per node: bumped when it fails and when it returns
+    _down: set[int] = field(default_factory=set)
+    _fair: dict[tuple[int, int], FairLink] = field(default_factory=dict)
+    _rings: dict[tuple[int, int], int] = field(default_factory=dict)
+    _transfers: dict[int, _Transfer] = field(default_factory=dict)
+    _asked_us: dict[tuple[int, int], int] = field(default_factory=dict)
     _ingress: dict[int, int] = field(default_factory=dict)
+    _reported_us: dict[int, int] = field(default_factory=dict)
+    _messages: int = 0
+    _ticking: bool = False
+    _submitted: int | None = None  # the node whose engine was given work by the event being handled
+    _ending: int | None = None  # the node whose engine stands between two iterations
 
+    def __post_init__(self) -> None:
+        count = len(self.workers)
+        self.workers = list(self.workers)
+        self._engines = [ModelledEngine(self.engine, self.step_by_step) for _ in range(count)]
+        self._wakes, self._lives = [0] * count, [0] * count
+
+    # ------------------------------------------------------------------ from outside
     def inject(self, request: Request, chain: Chain) -> None:
         """The request will arrive at its own arrival time."""
-        self._ingress[request.request_id] = request.ingress
-        self._at(request.arrival_us, lambda now: self._route(m.Arrived(request=request, chain=chain), now))
+        self._at(request.arrival_us, self._arrive, request, chain)
+
+    def feed(self, arrivals: Iterable[Arrival]) -> None:
+        """The requests will arrive in this order, one after the other: a stream is read no further than needed."""
+        self._pull(iter(arrivals))
 
     def at(self, time_us: int, router_event: m.RouterEvent | None = None, **worker_events: m.WorkerEvent) -> None:
         """An event from outside at a given time; `worker_events` are keyed `node0`, `node1`, ..."""
         if router_event is not None:
-            self._at(time_us, lambda now: self._route(router_event, now))
+            self._at(time_us, self._route, router_event)
         for name, event in worker_events.items():
             node = int(name.removeprefix("node"))
-            self._at(time_us, lambda now, node=node, event=event: self._work(node, event, now))  # type: ignore[misc]
+            self._at(time_us, self._work, node, event)
+
+    def fail(self, node: int, at_us: int, *, noticed_us: int, back_us: int | None = None) -> None:
+        """The node dies at `at_us`, the router learns it at `noticed_us`; it returns empty at `back_us`."""
+        assert at_us <= noticed_us <= (noticed_us if back_us is None else back_us)
+        self._at(at_us, self._die, node)
+        self._at(noticed_us, self._route, m.NodeLost(node=node))
+        if back_us is not None:
+            self._at(back_us, self._return, node)
 
     def run(self, until_us: int | None = None) -> list[Outcome]:
         """All that is scheduled (up to a time) has happened; returns the outcomes so far."""
-        while self._heap and (until_us is None or self._heap[0][0] <= until_us):
-            self.now_us, _, act = heapq.heappop(self._heap)
+        heap, pop = self._heap, heapq.heappop
+        while heap and (until_us is None or heap[0][0] <= until_us):
+            self.now_us, _, act, args = pop(heap)
             self.events += 1
-            act(self.now_us)
+            act(*args, self.now_us)
         return self.outcomes
 
     # ------------------------------------------------------------------ plumbing
-    def _at(self, time_us: int, act: Callable[[int], None]) -> None:
+    def _at(self, time_us: int, act: Act, *args: object) -> None:
         assert time_us >= self.now_us, f"an event at {time_us} us lies before {self.now_us} us"
         self._order += 1
-        heapq.heappush(self._heap, (time_us, self._order, act))
+        heapq.heappush(self._heap, (time_us, self._order, act, args))
+
+    def _pull(self, arrivals: Iterable[Arrival]) -> None:
+        for request, chain in arrivals:
+            self._at(max(request.arrival_us, self.now_us), self._arrive_and_pull, request, chain, arrivals)
+            return
+
+    def _arrive_and_pull(self, request: Request, chain: Chain, arrivals: Iterable[Arrival], now_us: int) -> None:
+        self._arrive(request, chain, now_us)
+        self._pull(arrivals)
+
+    def _arrive(self, request: Request, chain: Chain, now_us: int) -> None:
+        self.injected += 1
+        self._ingress[request.request_id] = request.ingress
+        if not self._ticking:
+            self._ticking = True
+            self._at(now_us + self.tick_us, self._tick)
+        self._route(m.Arrived(request=request, chain=chain), now_us)
+
+    def _tick(self, now_us: int) -> None:
+        """The router's clock, and the workers' where an event may have been lost; stops when nothing is under way."""
+        self._route(m.Ticked(), now_us)
+        if self.event_loss_ratio or self.drop_event is not None:
+            for node in range(len(self.workers)):
+                self._work(node, m.Ticked(), now_us)
+        self._ticking = self.router.in_flight > 0
+        if self._ticking:
+            self._at(now_us + self.tick_us, self._tick)
 
     def _route(self, event: m.RouterEvent, now_us: int) -> None:
         for effect in self.router.handle(event, now_us):
             self._perform_router(effect, now_us)
 
     def _work(self, node: int, event: m.WorkerEvent, now_us: int) -> None:
+        if node in self._down:
+            return
         for effect in self.workers[node].handle(event, now_us):
             self._perform_worker(node, effect, now_us)
+        if self._submitted is not None and node != self._ending:
+            self._submitted = None
+            self._start_engine(node, now_us)
+
+    def _if_alive(self, node: int, life: int, event: m.WorkerEvent, now_us: int) -> None:
+        """A message or a result reaches the node it was meant for, unless that has failed since."""
+        if self._lives[node] == life:
+            self._work(node, event, now_us)
+
+    def _send(self, node: int, delay_us: int, event: m.WorkerEvent, now_us: int) -> None:
+        self._at(now_us + delay_us, self._if_alive, node, self._lives[node], event)
 
     def _one_way_us(self, source: int, reader: int) -> int:
-        return 0 if source == reader else self.links[source][reader].rtt_us // 2
+        if source == reader:
+            return 0
+        self._messages += 1
+        return one_way_us(self.links[source][reader], self.seed, _RING, source, reader, self._messages)
 
     def _perform_router(self, effect: m.RouterEffect, now_us: int) -> None:
         if isinstance(effect, m.Dispatch):
-            node = effect.plan.executor
             event = m.Dispatched(request=effect.request, chain=effect.chain, plan=effect.plan, reader=effect.reader)
-            delay = self._one_way_us(effect.request.ingress, node)
-            self._at(now_us + delay, lambda now: self._work(node, event, now))
+            node = effect.plan.executor
+            self._send(node, self._one_way_us(effect.request.ingress, node), event, now_us)
         elif isinstance(effect, m.Record):
+            self._ingress.pop(effect.outcome.request_id, None)
+            self._reported_us.pop(effect.outcome.request_id, None)
             self.outcomes.append(effect.outcome)
         elif isinstance(effect, m.AskSnapshot):
             asked = m.SnapshotAsked(incarnation=effect.incarnation, after_seq=effect.after_seq)
-            self._at(now_us + self.event_delay_us, lambda now: self._work(effect.node, asked, now))
+            self._send(effect.node, self.event_delay_us, asked, now_us)
         elif isinstance(effect, m.SendDirectory):
-            changed = m.DirectoryChanged(directory=effect.directory)
-            self._at(now_us + self.event_delay_us, lambda now: self._work(effect.node, changed, now))
+            self._send(effect.node, self.event_delay_us, m.DirectoryChanged(directory=effect.directory), now_us)
 
     def _perform_worker(self, node: int, effect: m.WorkerEffect, now_us: int) -> None:
         if isinstance(effect, m.Prefill):
-            took = self.engine.prefill_us(effect.end_token - effect.start_token, effect.start_token)
-            done = m.PrefillDone(
-                request_id=effect.request_id, end_token=effect.end_token, elapsed_us=took, merge_us=0,
-                first_token=0 if effect.is_last else None,
-            )  # fmt: skip
-            self._at(now_us + took, lambda now: self._work(node, done, now))
+            self._engines[node].prefill(effect.request_id, effect.start_token, effect.end_token, effect.is_last, now_us)
+            self._submitted = node
         elif isinstance(effect, m.Decode):
-            took = self.engine.decode_us_per_token * effect.token_count
-            decoded = m.DecodeDone(request_id=effect.request_id, tokens=(0,) * effect.token_count, elapsed_us=took)
-            self._at(now_us + took, lambda now: self._work(node, decoded, now))
+            self._engines[node].decode(effect.request_id, effect.start_token, effect.token_count, now_us)
+            self._submitted = node
         elif isinstance(effect, m.Fetch):
             self._ask(node, effect, now_us)
         elif isinstance(effect, m.SendBlocks):
-            self._send(node, effect, now_us)
+            self._start_transfer(node, effect, now_us)
         elif isinstance(effect, m.RefuseFetch):
             failed = m.FetchFailed(fetch_id=effect.fetch_id, reason=effect.reason)
-            delay = self._one_way_us(node, effect.asker)
-            self._at(now_us + delay, lambda now: self._work(effect.asker, failed, now))
+            self._asked_us.pop((effect.asker, effect.fetch_id), None)
+            self._send(effect.asker, self._one_way_us(node, effect.asker), failed, now_us)
+        elif isinstance(effect, m.CancelFetch):
+            self._asked_us.pop((node, effect.fetch_id), None)
         else:
             self._tell_router(node, effect, now_us)
 
+    # ------------------------------------------------------------------ engines
+    def _start_engine(self, node: int, now_us: int) -> None:
+        """New work was submitted: an idle engine begins, a busy one may have to stop skipping."""
+        engine = self._engines[node]
+        due_us = engine.cut(now_us) if engine.running else engine.begin(now_us)
+        if due_us is not None:
+            self._wake_at(node, due_us)
+
+    def _wake_at(self, node: int, due_us: int) -> None:
+        self._wakes[node] += 1
+        self._at(due_us, self._engine_ends, node, self._wakes[node])
+
+    def _engine_ends(self, node: int, wake: int, now_us: int) -> None:
+        if wake != self._wakes[node]:
+            return
+        engine = self._engines[node]
+        self._ending = node  # everything that ends now is told before the next iteration begins
+        for ended in engine.end(now_us):
+            self._work(node, _engine_event(ended), now_us)
+        self._ending, self._submitted = None, None
+        due_us = engine.begin(now_us)
+        if due_us is not None:
+            self._wake_at(node, due_us)
+
     # ------------------------------------------------------------------ bytes
     def _ask(self, node: int, effect: m.Fetch, now_us: int) -> None:
+        """The holder is asked; at the deadline the reader is told the time, in case nothing has come."""
         asked = m.FetchAsked(
             fetch_id=effect.fetch_id, asker=node, reader=effect.reader, hashes=effect.hashes,
             revision=self.workers[node].directory.revision,
         )  # fmt: skip
-        delay = self._one_way_us(node, effect.source)
-        self._at(now_us + delay, lambda now: self._work(effect.source, asked, now))
+        self._asked_us[node, effect.fetch_id] = now_us
+        self._at(effect.deadline_us, self._deadline, node, effect.fetch_id, self._lives[node])
+        self._send(effect.source, self._one_way_us(node, effect.source), asked, now_us)
 
-    def _send(self, node: int, effect: m.SendBlocks, now_us: int) -> None:
-        """One transfer at a time per directed link, in order of asking."""
-        link = self.links[node][effect.asker]
-        size = len(effect.slots) * self.block_bytes
-        start = max(now_us, self._link_free_us.get((node, effect.asker), 0))
-        left = start + -(-size * link.ps_per_byte // 1_000_000)
-        self._link_free_us[node, effect.asker] = left
+    def _deadline(self, node: int, fetch_id: int, life: int, now_us: int) -> None:
+        if self._asked_us.pop((node, fetch_id), None) is not None:
+            self.counters["fetches past their deadline"] += 1
+            self._if_alive(node, life, m.Ticked(), now_us)
+
+    def _start_transfer(self, node: int, effect: m.SendBlocks, now_us: int) -> None:
+        pair = (node, effect.asker)
+        if pair not in self._fair:
+            self._fair[pair] = FairLink(self.links[node][effect.asker].ps_per_byte)
+        self._order += 1
+        asked_us = self._asked_us.get((effect.asker, effect.fetch_id), now_us)
+        self._transfers[self._order] = _Transfer(node, effect, self._lives[effect.asker], asked_us)
+        self._fair[pair].start(self._order, len(effect.slots) * self.block_bytes, now_us)
+        self._ring(pair)
+
+    def _ring(self, pair: tuple[int, int]) -> None:
+        """The next end of a transfer on this link is scheduled anew."""
+        self._rings[pair] = self._rings.get(pair, 0) + 1
+        due_us = self._fair[pair].next_us()
+        if due_us is not None:
+            self._at(due_us, self._transfers_end, pair, self._rings[pair])
+
+    def _transfers_end(self, pair: tuple[int, int], ring: int, now_us: int) -> None:
+        if ring != self._rings[pair]:
+            return
+        for number in self._fair[pair].finished(now_us):
+            self._landed(self._transfers.pop(number), now_us)
+        self._ring(pair)
+
+    def _landed(self, transfer: _Transfer, now_us: int) -> None:
+        """The last byte has left; it arrives half a round trip later, unless the source has failed meanwhile."""
+        effect, node, asker = transfer.effect, transfer.source, transfer.effect.asker
+        self._asked_us.pop((asker, effect.fetch_id), None)
+        intact = node not in self._down
+        size = len(effect.slots) * self.block_bytes if intact else 0
         self.moved_bytes += size
         merge_us = size * self.engine.merge_ps_per_byte // 1_000_000
-        asked_us = now_us - self._one_way_us(effect.asker, node)
-        landed_us = left + self._one_way_us(node, effect.asker) + merge_us
+        delay_us = self._one_way_us(node, asker)
         landed = m.FetchLanded(
             fetch_id=effect.fetch_id, block_count=len(effect.slots), tickets=effect.tickets, origins=effect.origins,
-            bytes_moved=size, elapsed_us=landed_us - merge_us - asked_us, merge_us=merge_us, intact=True,
+            bytes_moved=size, elapsed_us=now_us + delay_us - transfer.asked_us, merge_us=merge_us, intact=intact,
         )  # fmt: skip
-        sent = m.FetchSent(fetch_id=effect.fetch_id, asker=effect.asker)
-        self._at(left, lambda now: self._work(node, sent, now))
-        self._at(landed_us, lambda now: self._work(effect.asker, landed, now))
+        self._at(now_us + delay_us + merge_us, self._if_alive, asker, transfer.life, landed)
+        self._work(node, m.FetchSent(fetch_id=effect.fetch_id, asker=asker), now_us)
 
+    # ------------------------------------------------------------------ words to the router
     def _tell_router(self, node: int, effect: m.WorkerEffect, now_us: int) -> None:
         event: m.RouterEvent
         delay = 0
         if isinstance(effect, m.Publish):
-            if self.drop_event(effect.message):
+            if self._is_lost(effect.message):
+                self.counters["events lost"] += 1
                 return
             event, delay = m.PoolChanged(message=effect.message), self.event_delay_us
         elif isinstance(effect, m.ReportFirstToken):
             event = m.FirstToken(request_id=effect.request_id, node=node)
-            delay = self._one_way_us(node, self._ingress[effect.request_id])
+            delay = self._report_us(node, effect.request_id, now_us)
         elif isinstance(effect, m.ReportCompleted):
             event = m.Completed(request_id=effect.request_id, outcome=effect.outcome)
-            delay = self._one_way_us(node, self._ingress[effect.request_id])
+            delay = self._report_us(node, effect.request_id, now_us)
         elif isinstance(effect, m.ReturnPlan):
             event = m.PlanRefused(request_id=effect.request_id, node=node, reason=effect.reason)
         elif isinstance(effect, m.ReportLink):
             event = m.LinkMeasured(
                 source=effect.source, reader=node, bytes_moved=effect.bytes_moved, elapsed_us=effect.elapsed_us
             )
-        elif isinstance(effect, m.AcknowledgeDirectory):
-            event = m.DirectoryAcknowledged(node=node, revision=effect.revision)
         else:
-            return  # CancelFetch: the landing is ignored by the worker itself
-        self._at(now_us + delay, lambda now: self._route(event, now))
+            assert isinstance(effect, m.AcknowledgeDirectory), effect
+            event = m.DirectoryAcknowledged(node=node, revision=effect.revision)
+        if delay:
+            self._at(now_us + delay, self._route, event)
+        else:
+            self._route(event, now_us)
+
+    def _report_us(self, node: int, request_id: int, now_us: int) -> int:
+        """How long a report to the client takes; reports of one node on one request never overtake each other."""
+        delay_us = self._one_way_us(node, self._ingress.get(request_id, node))
+        arrives_us = max(now_us + delay_us, self._reported_us.get(request_id, 0))
+        self._reported_us[request_id] = arrives_us
+        return arrives_us - now_us
+
+    def _is_lost(self, message: m.PoolMessage) -> bool:
+        if self.drop_event is not None and self.drop_event(message):
+            return True
+        self._messages += 1
+        return self.event_loss_ratio > 0 and unit(self.seed, _LOSS, self._messages) < self.event_loss_ratio
+
+    # ------------------------------------------------------------------ failure and return
+    def _die(self, node: int, now_us: int) -> None:
+        """Nothing of the node answers any more; what it computed, held or was sent is gone."""
+        self._down.add(node)
+        self._lives[node] += 1
+        self._wakes[node] += 1
+        self._engines[node] = ModelledEngine(self.engine, self.step_by_step)
+        self._asked_us = {key: since for key, since in self._asked_us.items() if key[0] != node}
+
+    def _return(self, node: int, now_us: int) -> None:
+        assert self.revive is not None, "a node returns as the worker that `revive` makes"
+        self._down.discard(node)
+        self._lives[node] += 1
+        self.workers[node] = self.revive(node, self._lives[node] + 1)
+        capacity = self.workers[node].ledger.node.capacity
+        joined = m.NodeJoined(node=node, incarnation=self._lives[node] + 1, capacity_blocks=capacity)
+        self._route(joined, now_us)
+
+
+def _engine_event(ended: Ended) -> m.WorkerEvent:
+    if not ended.is_prefill:
+        return m.DecodeDone(request_id=ended.request_id, tokens=(0,) * ended.token, elapsed_us=ended.elapsed_us)
+    return m.PrefillDone(
+        request_id=ended.request_id, end_token=ended.token, elapsed_us=ended.elapsed_us, merge_us=0,
+        first_token=0 if ended.is_last else None,
+    )  # fmt: skip

@@ -36,10 +36,6 @@ DIRECTORY = Directory(
 )
 
 
-def engine_us(new_tokens: int, cached_tokens: int) -> int:
-    return 1_000 + 2_000 * new_tokens + 2 * cached_tokens
-
-
 COST = TtftCost(
     c0_ps=1_000_000_000,
     c1_ps_per_token=2_000_000_000,
@@ -91,7 +87,7 @@ def fleet(
         router=router,
         workers=workers,
         links=[[link] * nodes] * nodes,
-        engine=EngineModel(prefill_us=engine_us, decode_us_per_token=10),
+        engine=EngineModel(prefill=COST.coefficients, decode_step_ps=10_000_000),
         block_bytes=BLOCK_BYTES,
         event_delay_us=event_delay_us,
     )
