@@ -19,6 +19,18 @@ class State(IntEnum):
     PRESENT = 2
 
 
+def blocks_for(token_count: int, block_tokens: int) -> int:
+    """Blocks that hold so many tokens."""
+    return -(-token_count // block_tokens)
+
+
+def scopes_charged(event: m.Dispatched, block_tokens: int) -> list[int]:
+    """The scope charged for each block of prompt and output: its own, or the tightest for what is never shared."""
+    total = blocks_for(event.request.token_count + event.request.output_tokens_max, block_tokens)
+    chain, tail = event.chain, event.request.segments[-1].scope_id
+    return [chain.scope_at(i) if i < chain.block_count else tail for i in range(total)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPolicy:
     """The frozen choices a worker runs with."""

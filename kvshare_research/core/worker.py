@@ -19,7 +19,7 @@ from .ledger import Block, Evicted, Ledger
 from .nouns import Action, Chain, Tier
 from .ports import QueuedRequest
 from .rights import Reader, may_read
-from .running import Running, State, WorkerPolicy
+from .running import Running, State, WorkerPolicy, blocks_for, scopes_charged
 from .serving import Serving
 
 
@@ -70,7 +70,7 @@ class Worker:
 
     # ------------------------------------------------------------------ arrival and admission
     def _dispatched(self, event: m.Dispatched, now_us: int) -> list[m.WorkerEffect]:
-        refusal = self.ledger.fits_ever(self._scope_counts(event))
+        refusal = self.ledger.fits_ever(Counter(scopes_charged(event, self.policy.block_tokens)))
         if refusal is not None:
             return [m.ReturnPlan(request_id=event.request.request_id, reason=refusal)]
         self._lift(event.request.tenant_id)
@@ -84,19 +84,6 @@ class Worker:
         if active and tenant not in active:
             least = min(self._served_tokens.get(other, 0) for other in active)
             self._served_tokens[tenant] = max(self._served_tokens.get(tenant, 0), least)
-
-    def _block_count(self, token_count: int) -> int:
-        return -(-token_count // self.policy.block_tokens)
-
-    def _scopes(self, event: m.Dispatched) -> list[int]:
-        """The scope charged for each block of prompt and output: its own, or the tightest for what is never shared."""
-        total = self._block_count(event.request.token_count + event.request.output_tokens_max)
-        chain = event.chain
-        tail = event.request.segments[-1].scope_id
-        return [chain.scope_at(i) if i < chain.block_count else tail for i in range(total)]
-
-    def _scope_counts(self, event: m.Dispatched) -> dict[int, int]:
-        return Counter(self._scopes(event))
 
     def _admit_one(self, now_us: int, effects: list[m.WorkerEffect]) -> bool:
         """Admits the waiting request that the schedule names; False when it must wait for blocks."""
@@ -114,7 +101,7 @@ class Worker:
         position = self.policy.schedule.next(queue, self._served_tokens, now_us)
         assert 0 <= position < len(queue), f"schedule chose {position} of {len(queue)} waiting requests"
         event, since = self._waiting[position]
-        if not self.ledger.may_fit(self._scope_counts(event)):
+        if not self.ledger.may_fit(Counter(scopes_charged(event, self.policy.block_tokens))):
             return False
         running = self._take_blocks(event, since, now_us, effects)
         if running is None:
@@ -132,7 +119,7 @@ class Worker:
     ) -> Running | None:
         """Pins what is resident and allocates the rest, or gives everything back."""
         resident = self._resident(event, now_us)
-        scopes = self._scopes(event)
+        scopes = scopes_charged(event, self.policy.block_tokens)
         held: list[Block] = []
         for block in resident:
             if not self.ledger.pin(block):
@@ -154,7 +141,7 @@ class Worker:
             at = end
         for block in held[:resident_blocks]:
             self.ledger.touch(block, now_us)
-        prompt_blocks = self._block_count(event.request.token_count)
+        prompt_blocks = blocks_for(event.request.token_count, self.policy.block_tokens)
         states = [State.PRESENT] * resident_blocks + [State.MISSING] * (prompt_blocks - resident_blocks)
         return Running(
             event=event, dispatched_us=since, blocks=held, states=states, resident=set(range(resident_blocks))
@@ -302,7 +289,7 @@ class Worker:
         running.computing = None
         running.prefill_us += event.elapsed_us - event.merge_us
         running.merge_us += event.merge_us
-        first, last = start // self.policy.block_tokens, self._block_count(end)
+        first, last = start // self.policy.block_tokens, blocks_for(end, self.policy.block_tokens)
         running.states[first:last] = [State.PRESENT] * (last - first)
         for block in running.blocks[first:last]:
             block.origin = running.event.request.tenant_id
