@@ -91,7 +91,7 @@ class Sheet(NamedTuple):
     """What a row is made from, and where it goes: `out` in the order of `COLUMNS`, `pieces` of MULTI_PULL rows."""
 
     out: Ints  # [column, row]
-    pieces: Ints  # [row, piece, (source, start, end)]; an empty piece is none
+    pieces: Ints  # [executor, piece, (source, start, end)]; an empty piece is none
     coefficients: PrefillCoefficients
     job: Job
     nodes: Ints  # [NODE_ROWS, node]; the depth of a node that may not serve as a source is 0
@@ -200,53 +200,59 @@ def put_multi(sheet: Sheet, row: int, executor: int, resident: int, first_row: i
     """Row `row` is the best MULTI_PULL of `executor` from two or more sources; returns 1, or 0 if there is none.
 
     The sources are those of the PULL rows at `first_row` + `ranked`. Every depth that one of them reaches is tried as
-    the end of the pulled part.
+    the end of the pulled part, the deepest first, unless what is left to compute alone takes longer than the best.
     """
     job, room = sheet.job, len(ranked)
     sources = np.empty((4, room), np.int64)
     able = np.empty((3, room), np.int64)
     counts = np.empty(room, np.int64)
+    target = 0
     for i in range(room):
         source = sheet.out[SOURCE, first_row + ranked[i]]
         sources[0, i] = source
         sources[1, i] = link_setup_ps(sheet, source, executor)
         sources[2, i] = block_ps(sheet, source, executor)
-    pieces = np.empty_like(sheet.pieces[row])
-    best_us = -1
-    best_pulled = 0
-    best_ps = 0
-    for t in range(room):
-        target = sheet.nodes[DEPTH, sources[0, t]]
-        tried = False
-        for earlier in range(t):
-            tried = tried or sheet.nodes[DEPTH, sources[0, earlier]] == target
-        if tried:
-            continue
-        sources[3] = 0
-        pieces[:] = 0
-        deal(sheet, sources, able, counts, resident, target, pieces)
-        used = 0
-        last_ps = 0
-        first_ps = 0
+        target = max(target, sheet.nodes[DEPTH, source])
+    pieces = np.empty_like(sheet.pieces[executor])
+    best_ps = -1
+    best_target = 0
+    best_fetched_ps = 0
+    while target > resident:
+        rest_ps = prefill_ps(sheet.coefficients, job.token_count - target * job.block_tokens, target * job.block_tokens)
+        rest_ps += (target - resident) * job.block_bytes * job.merge_ps_per_byte
+        if best_ps < 0 or rest_ps < best_ps:
+            sources[3] = 0
+            pieces[:] = 0
+            deal(sheet, sources, able, counts, resident, target, pieces)
+            used, fetched_ps = dealt_ps(sheet, sources, target - resident)
+            if used > 1 and (best_ps < 0 or fetched_ps + rest_ps < best_ps):
+                best_ps = fetched_ps + rest_ps
+                best_target = target
+                best_fetched_ps = fetched_ps
+                sheet.pieces[executor] = pieces
+        below = 0
         for i in range(room):
-            if sources[3, i] > 0:
-                first_ps = sources[1, i] if used == 0 else min(first_ps, sources[1, i])
-                last_ps = max(last_ps, finish_ps(sources[1, i], sources[2, i], sources[3, i]))
-                used += 1
-        if used < 2:
-            continue
-        pulled = target - resident
-        fetched_ps = capped_ps(last_ps, first_ps, pulled, job.block_bytes * job.receiver_ps_per_byte)
-        total_us = put_row(sheet, row, MULTI_PULL, executor, NO_NODE, resident, 0, pulled, fetched_ps)
-        if best_us < 0 or total_us < best_us:
-            best_us = total_us
-            best_pulled = pulled
-            best_ps = fetched_ps
-            sheet.pieces[row] = pieces
-    if best_us < 0:
+            depth = sheet.nodes[DEPTH, sources[0, i]]
+            if below < depth < target:
+                below = depth
+        target = below
+    if best_ps < 0:
         return 0
-    put_row(sheet, row, MULTI_PULL, executor, NO_NODE, resident, 0, best_pulled, best_ps)
+    put_row(sheet, row, MULTI_PULL, executor, NO_NODE, resident, 0, best_target - resident, best_fetched_ps)
     return 1
+
+
+def dealt_ps(sheet: Sheet, sources: Ints, pulled: int) -> tuple[int, int]:
+    """How many sources carry blocks, and when the last of all `pulled` blocks has arrived."""
+    used = 0
+    last_ps = 0
+    first_ps = 0
+    for i in range(sources.shape[1]):
+        if sources[3, i] > 0:
+            first_ps = sources[1, i] if used == 0 else min(first_ps, sources[1, i])
+            last_ps = max(last_ps, finish_ps(sources[1, i], sources[2, i], sources[3, i]))
+            used += 1
+    return used, capped_ps(last_ps, first_ps, pulled, sheet.job.block_bytes * sheet.job.receiver_ps_per_byte)
 
 
 def put_split(sheet: Sheet, row: int, executor: int, source: int, resident: int) -> int:
@@ -315,7 +321,6 @@ def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int) -> i
         if not is_pull or (may(sheet, PULL) and wanted):
             if old != kept:
                 out[:, kept] = out[:, old]
-                sheet.pieces[kept] = sheet.pieces[old]
             kept += 1
     return kept - row
 
@@ -347,7 +352,19 @@ def compiled() -> Callable[[Sheet, Ints], int]:
 
     formulas = (prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us)
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
-    here = (put_row, may, link_setup_ps, block_ps, deal, rank, put_multi, put_split, put_pulls, put_ways_to_fetch)
+    here = (
+        put_row,
+        may,
+        link_setup_ps,
+        block_ps,
+        deal,
+        dealt_ps,
+        rank,
+        put_multi,
+        put_split,
+        put_pulls,
+        put_ways_to_fetch,
+    )
     for function in (*formulas, *splits, *here, fill_rows):
         register_jitable(error_model="numpy")(function)
     sources = b"".join(Path(file).read_bytes() for file in (costing.__file__, splitting.__file__, __file__))

@@ -112,7 +112,7 @@ class TtftCost(Cost):
         rows_per_executor = ROWS_PER_EXECUTOR + (node_count if self.every_source else 0)
         row_room = len(executors) * rows_per_executor + node_count
         out = np.empty((len(COLUMNS), row_room), np.int64)
-        multi = np.zeros((row_room, self.sources_max * self.sources_max, 3), np.int64)
+        multi = np.zeros((node_count, self.sources_max * self.sources_max, 3), np.int64)
         row_count = compiled()(Sheet(out, multi, self.coefficients, job, nodes, links), executors)
         columns = dict(zip(COLUMNS, out[:, :row_count], strict=True))
         return QuoteTable(
@@ -194,9 +194,9 @@ class Pieces(Sequence[tuple[Piece, ...]]):
         if isinstance(row, slice):
             return tuple(self[i] for i in range(self.row_count)[row])
         row = range(self.row_count)[row]
-        action, _, source, resident, pulled, front = self.out[:6, row].tolist()
+        action, executor, source, resident, pulled, front = self.out[:6, row].tolist()
         if action == Action.MULTI_PULL:
-            found = [(start, end, node) for node, start, end in self.multi[row].tolist() if end > start]
+            found = [(start, end, node) for node, start, end in self.multi[executor].tolist() if end > start]
             return tuple(Piece(source=node, start=start, end=end) for start, end, node in sorted(found))
         if pulled == 0:
             return ()

@@ -11,7 +11,7 @@ from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Action, QuoteTable
 from kvshare_research.core.ports import Selector
 
-from .rows import deepest_pull, least, rows_of, stay
+from .rows import STAYING, first_per_executor, least, rows_of
 
 
 @final
@@ -34,12 +34,12 @@ class Mooncake(Selector):
 
     def select(self, table: QuoteTable) -> int:
         """The row of the node with the least sum: its PULL of the longest run, or what it has."""
-        taken = []
-        for executor in table.executor[rows_of(table, Action.RECOMPUTE)].tolist():
-            row = stay(table, executor)
-            if table.best_blocks > self.balancing_threshold * table.resident_blocks[row]:
-                pull = deepest_pull(table, executor)
-                row = row if pull is None else pull
-            taken.append(row)
+        taken = first_per_executor(table, rows_of(table, *STAYING), -table.resident_blocks, table.action)
+        pulls = first_per_executor(
+            table, rows_of(table, Action.PULL), -table.pulled_blocks, table.ttft_us, table.source
+        )
+        at = np.searchsorted(table.executor[taken], table.executor[pulls])  # every executor has a row to stay
+        worth = table.best_blocks > self.balancing_threshold * table.resident_blocks[taken[at]]
+        taken[at[worth]] = pulls[worth]
         time_us = table.fetch_us + table.queue_us + table.prefill_us - table.overlap_us + table.merge_us
-        return least(np.array(taken, np.intp), time_us, table.executor)
+        return least(taken, time_us, table.executor)

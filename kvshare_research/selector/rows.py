@@ -14,10 +14,19 @@ STAYING = (Action.RECOMPUTE, Action.RESIDENT, Action.ROUTE)  # no bytes move bet
 
 def rows_of(table: QuoteTable, *actions: Action, executor: int | None = None) -> Rows:
     """Rows with one of `actions`, on `executor` if given."""
-    wanted = np.isin(table.action, actions) if len(actions) > 1 else table.action == actions[0]
+    wanted = table.action == actions[0]
+    for action in actions[1:]:
+        wanted |= table.action == action
     if executor is not None:
-        wanted = wanted & (table.executor == executor)
+        wanted &= table.executor == executor
     return np.flatnonzero(wanted)
+
+
+def first_per_executor(table: QuoteTable, rows: Rows, *keys: Column) -> Rows:
+    """One row for each executor that has any among `rows`: the one whose keys are least; executors ascend."""
+    ordered = rows[np.lexsort([key[rows] for key in (*reversed(keys), table.executor)])]
+    executors = table.executor[ordered]
+    return ordered[np.flatnonzero(np.r_[True, executors[1:] != executors[:-1]][: len(ordered)])]
 
 
 def least(rows: Rows, *keys: Column | NDArray[np.float64]) -> int:

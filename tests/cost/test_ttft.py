@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import pickle
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +85,35 @@ def test_uneven_holders_share_only_what_both_have() -> None:
     multi = row(table, Action.MULTI_PULL, 0)
     assert [(p.source, p.start, p.end) for p in table.pieces[multi]] == [(1, 0, 8), (2, 8, 40)]
     assert values(table, multi, "fetch_us") == (32_000,)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9), st.integers(1, 9)), min_size=2, max_size=3),
+    st.integers(0, 2),
+)
+@settings(max_examples=80, deadline=None)
+def test_uneven_holders_are_dealt_as_well_as_can_be(holders: list[tuple[int, int, int]], resident: int) -> None:
+    """Every assignment of the pulled blocks to holders that have them, tried one by one: none arrives earlier."""
+    count = len(holders) + 1
+    links = [[0] * count, *([setup] * count for _, setup, _ in holders)]
+    rates = [[1] * count, *([rate * 1_000_000] * count for _, _, rate in holders)]
+    given_input = quote_input(
+        token_count=100,
+        depths={0: resident} | {i + 1: depth for i, (depth, _, _) in enumerate(holders)},
+        queued_us=(0,) * count,
+        rtt_us=links,
+        ps_per_byte=rates,
+        block_bytes=1,
+        executor=0,
+    )
+    table = PLAIN.quote(given_input)
+    for i in np.flatnonzero(table.action == Action.MULTI_PULL):
+        blocks = range(resident, resident + int(table.pulled_blocks[i]))
+        able = [[k for k, (depth, _, _) in enumerate(holders) if depth > block] for block in blocks]
+        best = min(
+            max(holders[k][1] + holders[k][2] * chosen.count(k) for k in set(chosen)) for chosen in product(*able)
+        )
+        assert table.fetch_us[i] == best
 
 
 def test_the_last_token_is_always_computed() -> None:
