@@ -1,0 +1,183 @@
+"""Router and workers as shipped, with policies that mean no good, on a network that delays, repeats and loses messages."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kvshare_research.core.nouns import AccountSpec
+from kvshare_research.core.rights import GROUP
+
+from .fleet import BLOCK_TOKENS, NODES, Fleet
+
+ACCOUNT = st.tuples(st.integers(0, 2), st.integers(4, 14), st.integers(0, 2))
+PARTS = st.tuples(
+    st.lists(st.tuples(st.sampled_from([0, 0, 1]), st.integers(1, 2), st.integers(1, 3 * BLOCK_TOKENS)), max_size=2),
+    st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2 * BLOCK_TOKENS)),
+)
+
+
+class FleetMachine(RuleBasedStateMachine):
+    """Requests, deliveries in any order, repeats, losses, revocations, grants, restarts and the passing of time."""
+
+    total: ClassVar[dict[str, int]] = {"runs": 0, "steps": 0, "reads": 0, "cross": 0, "checks": 0, "pulled": 0}
+
+    @initialize(salt=st.integers(0, 5), gullible=st.booleans(), rows=st.lists(ACCOUNT, min_size=5, max_size=5))
+    def start(self, salt: int, gullible: bool, rows: list[tuple[int, int, int]]) -> None:
+        accounts = [
+            AccountSpec(scope_id=i, reserved_blocks=r, limit_blocks=limit, priority=p)
+            for i, (r, limit, p) in enumerate(rows)
+        ]
+        self.fleet = Fleet(salt=salt, gullible=gullible, accounts=accounts)
+
+    @rule(tenant=st.integers(1, 3), parts=PARTS, executor=st.sampled_from([None, None, 0, 1, 2]), forged=st.booleans())
+    def ask(
+        self,
+        tenant: int,
+        parts: tuple[list[tuple[int, int, int]], tuple[int, int, int]],
+        executor: int | None,
+        forged: bool,
+    ) -> None:
+        """A forged request knows the hashes of a group, or of another tenant, that it may not belong to."""
+        shared, (victim, text, count) = parts
+        private = (1 + (victim if forged else tenant), 10 + text, count)
+        self.fleet.ask(tenant, [*sorted(shared), private], executor, forged=forged)
+
+    @precondition(lambda self: self.fleet.wires)
+    @rule(data=st.data(), again=st.sampled_from([False, False, True]))
+    def deliver(self, data: st.DataObject, again: bool) -> None:
+        self.fleet.deliver(data.draw(st.integers(0, len(self.fleet.wires) - 1)), again=again)
+
+    @precondition(lambda self: self.fleet.wires)
+    @rule(count=st.integers(1, 12))
+    def deliver_in_order(self, count: int) -> None:
+        for _ in range(min(count, len(self.fleet.wires))):
+            self.fleet.deliver(0)
+
+    @precondition(lambda self: self.fleet.wires)
+    @rule(data=st.data())
+    def lose_message(self, data: st.DataObject) -> None:
+        self.fleet.drop(data.draw(st.integers(0, len(self.fleet.wires) - 1)))
+
+    @rule(tenant=st.integers(1, 3))
+    def revoke(self, tenant: int) -> None:
+        self.fleet.change(self.fleet.directory.revoked(tenant, 1))
+
+    @rule(tenant=st.integers(1, 3))
+    def grant(self, tenant: int) -> None:
+        self.fleet.change(self.fleet.directory.granted(tenant, 1))
+
+    @rule(node=st.integers(0, NODES - 1))
+    def restart(self, node: int) -> None:
+        self.fleet.lose(node)
+
+    @rule(ticks=st.sampled_from([1, 10, 60]))
+    def time_passes(self, ticks: int) -> None:
+        self.fleet.tick(ticks)
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "fleet"):
+            self.fleet.check()
+            self.total["checks"] += 1
+
+    def teardown(self) -> None:
+        if hasattr(self, "fleet"):
+            self.fleet.settle()
+            self.fleet.check()
+            self.fleet.check_settled()
+            self.total["runs"] += 1
+            self.total["steps"] += self.fleet.steps
+            self.total["reads"] += self.fleet.reads
+            self.total["cross"] += self.fleet.cross_reads
+            self.total["pulled"] += sum(o.pulled_tokens for o in self.fleet.done())
+
+
+TestFleetMachine = FleetMachine.TestCase
+TestFleetMachine.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+
+
+def accounts(reserved: int = 0) -> list[AccountSpec]:
+    return [AccountSpec(scope_id=i, reserved_blocks=reserved, limit_blocks=14) for i in range(5)]
+
+
+def play(fleet: Fleet, tenant: int, scope_id: int, executor: int) -> int:
+    """A request with three blocks of `scope_id` and a private tail, to its end; returns the tokens it reused."""
+    fleet.ask(tenant, [(scope_id, 1, 12), (1 + tenant, 11, 5)], executor, forged=True)
+    while fleet.wires:
+        fleet.deliver(0)
+    return max(o.prompt_tokens - o.computed_tokens for o in fleet.done() if o.request_id == len(fleet.asked))
+
+
+@pytest.mark.parametrize("gullible", [False, True], ids=["router knows", "router believes all is public"])
+@pytest.mark.parametrize("executor", [0, 1], ids=["where it is", "elsewhere"])
+def test_paired_on_every_path(gullible: bool, executor: int) -> None:
+    """The same tenant reuses, a member reuses what is the group's, a stranger reuses nothing; after revocation neither."""
+    for salt in range(4):
+        fleet = Fleet(salt=salt, gullible=gullible, accounts=accounts())
+        assert play(fleet, 1, 1, 0) == 0
+        assert play(fleet, 3, 1, executor) == 0
+        fleet.change(fleet.directory.revoked(2, 1))
+        while fleet.wires:
+            fleet.deliver(0)
+        assert fleet.router.revocation_complete()
+        assert play(fleet, 2, 1, executor) == 0
+        fleet.check()
+
+
+def test_a_fetch_under_way_while_the_right_is_revoked_is_not_used() -> None:
+    """The reader learns of the revocation after the holder has sent and before the bytes arrive."""
+    used = []
+    for revoke in (False, True):
+        fleet = Fleet(salt=3, gullible=True, accounts=accounts())
+        play(fleet, 1, 1, 0)
+        reuses = 0
+        for attempt in range(12):
+            fleet.ask(2, [(1, 1, 12), (3, 20 + attempt, 5)], 1, forged=True)
+            while fleet.wires:
+                landing = next((i for i, w in enumerate(fleet.wires) if type(w.event).__name__ == "FetchLanded"), None)
+                if landing is not None and revoke and fleet.directory.membership(2, fleet.directory.scopes[1]).active:
+                    fleet.change(fleet.directory.revoked(2, 1))
+                    changed = next(
+                        i
+                        for i, w in enumerate(fleet.wires)
+                        if w.to == 1 and type(w.event).__name__ == "DirectoryChanged"
+                    )
+                    fleet.deliver(changed)
+                    continue
+                fleet.deliver(0)
+            outcome = fleet.records[len(fleet.asked)][0]
+            reuses += outcome.pulled_tokens
+        used.append(reuses)
+        assert fleet.directory.scopes[1].level == GROUP
+    assert used[0] > 0, "without a revocation the fetch is used"
+    assert used[1] == 0
+
+
+def test_members_reuse_what_is_the_groups() -> None:
+    """The pair of the tests above: without this they could pass by sharing nothing."""
+    for executor in (0, 1):
+        reused = [play(f, 2, 1, executor) for f in members()]
+        assert max(reused) == 12
+
+
+def members() -> list[Fleet]:
+    fleets = [Fleet(salt=salt, gullible=False, accounts=accounts()) for salt in range(6)]
+    for fleet in fleets:
+        play(fleet, 1, 1, 0)
+    return fleets
+
+
+def test_the_machine_did_something() -> None:
+    """Runs last: what the state machine above really exercised."""
+    total = FleetMachine.total
+    if total["runs"]:
+        assert total["reads"] > total["runs"]
+        assert total["cross"] > 0
+        assert total["pulled"] > 0
