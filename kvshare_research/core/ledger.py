@@ -148,6 +148,10 @@ class Ledger:
             self._victims.settle(block, block.used_us)
         return free
 
+    def is_pinned(self) -> bool:
+        """Whether anything at all is pinned."""
+        return any(account.pinned for account in self.accounts.values())
+
     # ------------------------------------------------------------------ room
     def fits_ever(self, counts: dict[int, int]) -> str | None:
         """Why these blocks per scope could never be held at once, or None. Judged on quotas alone, so that the

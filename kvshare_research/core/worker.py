@@ -105,7 +105,7 @@ class Worker:
             return False
         running = self._take_blocks(event, since, now_us, effects)
         if running is None:
-            return False
+            return self._turned_away(position, effects)
         del self._waiting[position]
         self._running[running.request_id] = running
         running.queue_us += now_us - since
@@ -146,6 +146,15 @@ class Worker:
         return Running(
             event=event, dispatched_us=since, blocks=held, states=states, resident=set(range(resident_blocks))
         )
+
+    def _turned_away(self, position: int, effects: list[m.WorkerEffect]) -> bool:
+        """A request that got no blocks waits for pins to end; where nothing is pinned, waiting would be for ever."""
+        if self.ledger.is_pinned():
+            return False
+        event, _ = self._waiting.pop(position)
+        reason = "NoRoom: what stronger classes keep here leaves too few blocks"
+        effects.append(m.ReturnPlan(request_id=event.request.request_id, reason=reason))
+        return True
 
     def _resident(self, event: m.Dispatched, now_us: int) -> list[Block]:
         """The readable blocks of the chain on this node that the plan lets it reuse, from the first on."""

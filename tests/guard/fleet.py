@@ -260,12 +260,19 @@ class Fleet:
 
     def _work(self, node: int, event: m.WorkerEvent) -> None:
         self.steps += 1
+        fetching = self.workers[node].fetching.running(event.fetch_id) if isinstance(event, m.FetchLanded) else None
+        before = set(fetching.fetched) if fetching is not None else set()
         if isinstance(event, m.FetchLanded):
             self._land(node, event)
         if isinstance(event, m.PrefillDone):
             self._computed(node, event)
         for effect in self.workers[node].handle(event, self.now_us):
             self._perform(node, effect)
+        if fetching is not None:
+            for i in fetching.fetched - before:
+                scope = self.content[node, fetching.blocks[i].slot].scope
+                reader = fetching.event.reader
+                assert allowed(scope, reader, self.workers[node].directory), "accepted what the reader may not read"
 
     def _perform(self, node: int, effect: m.WorkerEffect) -> None:
         handlers: dict[type, Callable[[int, m.WorkerEffect], None]] = {
