@@ -111,6 +111,13 @@ class DirectoryAcknowledged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixesReleased:
+    """The whole released set from now on: names under their wider keys; see `ports.Disclosure`."""
+
+    names: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     """Time passed; leases, deadlines and speculative entries may run out."""
 
@@ -127,6 +134,7 @@ RouterEvent = (
     | NodeJoined
     | DirectoryChanged
     | DirectoryAcknowledged
+    | PrefixesReleased
     | Ticked
 )
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .directory import Directory
 from .nouns import (
@@ -167,8 +170,60 @@ class Prefetch(Protocol):
     def propose(self, now_us: int) -> tuple[PrefetchIntent, ...]: ...
 
 
-class Disclosure(Protocol):
-    """Which tenant-scoped prefixes become shared."""
+class Noise(Protocol):
+    """Chance, given by the driver: seeded in simulation, the system's entropy on a cluster.
 
-    def released(self, now_us: int) -> frozenset[bytes]:
-        """Hashes of prefixes released to a wider scope; a function of the policy's own state only."""
+    Gaussian and Laplace values lie on a fixed grid, so that their low bits say nothing (Mironov 2012).
+    """
+
+    def gaussian(self, sigma: float, count: int) -> NDArray[np.float64]:
+        """`count` independent values with mean 0 and standard deviation `sigma`."""
+
+    def laplace(self, scale: float, count: int) -> NDArray[np.float64]:
+        """`count` independent values with density exp(-|x|/scale) / (2 scale)."""
+
+    def uniform(self, count: int) -> NDArray[np.float64]:
+        """`count` independent values in [0, 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """The prefixes one prompt would share: names under the wider key, depths in blocks, shallow first."""
+
+    unit_id: int  # tenant or user, as the policy's `unit` says
+    names: tuple[bytes, ...]
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What a release costs: `steps` Gaussian mechanisms of sensitivity 1, or (epsilon, delta) as it stands.
+
+    `delta` is what the mechanism needs besides its noise (say, for its threshold).
+    """
+
+    label: str
+    noise_multiplier: float | None = None
+    sample_rate: float = 1.0
+    steps: int = 1
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+
+class Disclosure(Protocol):
+    """Which tenant-scoped prefixes become shared. Its state belongs to whoever runs it, and changes only through it."""
+
+    unit: str  # what an epsilon protects: `tenant`, or `user`
+    period_us: int  # time between releases; 0: at every request
+
+    def initial_state(self) -> Any:
+        """The state before any vote."""
+
+    def observe(self, state: Any, ballot: Ballot) -> Any:
+        """The state after one more request; what exceeds a unit's bound is left out and counted."""
+
+    def charge(self, state: Any) -> Charge | None:
+        """What the next `release` costs; None: nothing more than was charged before."""
+
+    def release(self, state: Any, noise: Noise) -> tuple[Any, frozenset[bytes]]:
+        """The state after the release, and the names released now; of what was voted, nothing else leaves."""

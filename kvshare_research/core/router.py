@@ -67,6 +67,7 @@ class Router:
         self._pending: dict[int, _Pending] = {}
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._acknowledged = [directory.revision] * node_count
+        self.released: frozenset[bytes] = frozenset()  # prefixes whose chains have a wider scope, by name
         self._handlers: dict[type, Callable[..., tuple[m.RouterEffect, ...]]] = {
             m.Arrived: self._arrived,
             m.PoolChanged: self._pool_changed,
@@ -79,6 +80,7 @@ class Router:
             m.NodeJoined: self._node_joined,
             m.DirectoryChanged: self._directory_changed,
             m.DirectoryAcknowledged: self._directory_acknowledged,
+            m.PrefixesReleased: self._prefixes_released,
             m.Ticked: self._ticked,
         }
 
@@ -294,6 +296,10 @@ class Router:
 
     def _directory_acknowledged(self, event: m.DirectoryAcknowledged, now_us: int) -> tuple[m.RouterEffect, ...]:
         self._acknowledged[event.node] = max(self._acknowledged[event.node], event.revision)
+        return ()
+
+    def _prefixes_released(self, event: m.PrefixesReleased, now_us: int) -> tuple[m.RouterEffect, ...]:
+        self.released = frozenset(event.names)
         return ()
 
     def _ticked(self, event: m.Ticked, now_us: int) -> tuple[m.RouterEffect, ...]:

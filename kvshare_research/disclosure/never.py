@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
-from kvshare_research.core.ports import Disclosure
+from kvshare_research.core.ports import Ballot, Charge, Disclosure, Noise
 
 
 @final
@@ -13,5 +13,17 @@ from kvshare_research.core.ports import Disclosure
 class NeverDisclosure(Disclosure):
     """Releases nothing, ever; spends no budget."""
 
-    def released(self, now_us: int) -> frozenset[bytes]:
-        return frozenset()
+    unit: str = "tenant"
+    period_us: int = 0
+
+    def initial_state(self) -> Any:
+        return None
+
+    def observe(self, state: Any, ballot: Ballot) -> Any:
+        return state
+
+    def charge(self, state: Any) -> Charge | None:
+        return None
+
+    def release(self, state: Any, noise: Noise) -> tuple[Any, frozenset[bytes]]:
+        return state, frozenset()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.nouns import HASH_BYTES, Chain, Request, Segment
 from kvshare_research.core.ports import Tenancy
+from kvshare_research.guard.disclosing import Offer, offer, widened
 from kvshare_research.guard.keys import KeyRing
 from kvshare_research.guard.namespace import ModelSpace, chain
 from kvshare_research.workload.base import PromptItem
@@ -29,22 +30,34 @@ class Prompt:
     hash_us: int
     warmup: bool
     contents: tuple[bytes, ...]  # a name per block of what it holds, whoever may read it
+    offer: Offer | None = None  # what of it a disclosure could widen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hasher:
-    """What turns tokens into chains: the tenancy, the directory it runs on, the keys and the model."""
+    """What turns tokens into chains: the tenancy, the directory it runs on, the keys and the model.
+
+    With `discloses` a prompt also says what of it could be shared more widely.
+    """
 
     tenancy: Tenancy
     directory: Directory
     ring: KeyRing
     space: ModelSpace
+    discloses: bool = False
 
-    def prompt(self, request: Request, tokens: NDArray[np.uint32], *, warmup: bool) -> Prompt:
-        """The request under this tenancy. The catalogue's scopes can only be tightened."""
+    def prompt(
+        self, request: Request, tokens: NDArray[np.uint32], *, warmup: bool, released: frozenset[bytes] = frozenset()
+    ) -> Prompt:
+        """The request under this tenancy. The catalogue's scopes can only be tightened, but for prefixes whose wider
+        name is in the released set: those have the wider scope."""
         scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory)
         segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
         started = time.perf_counter_ns()
+        offered = self._offer(tokens, segments, scope_ids)
+        if offered is not None and (blocks := offered.released_blocks(released)):
+            count = blocks * self.space.block_tokens
+            segments, scope_ids = widened(segments, scope_ids, offered.wider_id, count, self.directory)
         hashed = chain(tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space)
         hash_us = (time.perf_counter_ns() - started) // 1000
         return Prompt(
@@ -54,7 +67,15 @@ class Hasher:
             hash_us=hash_us,
             warmup=warmup,
             contents=self._contents(tokens),
+            offer=offered,
         )
+
+    def _offer(
+        self, tokens: NDArray[np.uint32], segments: tuple[Segment, ...], scope_ids: tuple[int, ...]
+    ) -> Offer | None:
+        if not self.discloses:
+            return None
+        return offer(tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space)
 
     def _contents(self, tokens: NDArray[np.uint32]) -> tuple[bytes, ...]:
         """Block names under one key for everybody: equal exactly when the KV bytes are. For counting only."""

@@ -1,0 +1,98 @@
+"""What a disclosure can widen, and how: the tenant-scoped front of a prompt moves to the scope just before it.
+
+A prefix is voted for under its *wider* name, the hash it would have once released; nothing stored is ever re-keyed.
+Once a name is in the released set, requests that begin with that prefix get chains whose front has the wider scope:
+lookups walk the wider chain, and the next executor computes and publishes those blocks under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.nouns import Segment
+from kvshare_research.core.rights import EVERYBODY, TENANT
+
+from .keys import KeyRing
+from .namespace import ModelSpace, chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Prefixes of one prompt that could be shared as widely as `wider_id`: names, depths in blocks, shallow first."""
+
+    wider_id: int
+    names: tuple[bytes, ...]
+    blocks: tuple[int, ...]
+
+    def released_blocks(self, released: frozenset[bytes]) -> int:
+        """Depth of the deepest released prefix; releasing one releases what it begins with. 0: none."""
+        return max((b for n, b in zip(self.names, self.blocks, strict=True) if n in released), default=0)
+
+
+def offer(
+    tokens: NDArray[np.uint32],
+    segments: Sequence[Segment],
+    scope_ids: Sequence[int],
+    *,
+    directory: Directory,
+    ring: KeyRing,
+    space: ModelSpace,
+) -> Offer | None:
+    """The prompt's tenant-scoped front at the ends of its segments and at doubling depths, or None without one.
+
+    The last segment's end is no template boundary, and at least one token stays private. User and session scopes are
+    never offered.
+    """
+    run = [i for i, s in enumerate(scope_ids) if directory.scopes[s].level == TENANT]
+    if not run:
+        return None
+    ends = np.cumsum([s.token_count for s in segments]).tolist()
+    start = ends[run[0] - 1] if run[0] else 0
+    size = space.block_tokens
+    last = min(ends[run[-1]], len(tokens) - 1) // size
+    depths = {ends[i] // size for i in run if i + 1 < len(segments)}
+    depths |= {start // size + (1 << k) for k in range(max(0, last - start // size).bit_length())}
+    blocks = tuple(sorted(d for d in depths if start < d * size <= last * size))
+    if not blocks:
+        return None
+    wider = scope_ids[run[0] - 1] if run[0] else directory.scope_id(EVERYBODY)
+    moved, ids = widened(segments, scope_ids, wider, blocks[-1] * size, directory)
+    count = blocks[-1] * size
+    inside = _cut(moved, count)
+    hashed = chain(tokens[:count], inside, ids[: len(inside)], directory=directory, ring=ring, space=space)
+    return Offer(wider_id=wider, names=tuple(hashed.block_hash(b - 1) for b in blocks), blocks=blocks)
+
+
+def widened(
+    segments: Sequence[Segment], scope_ids: Sequence[int], wider_id: int, token_count: int, directory: Directory
+) -> tuple[tuple[Segment, ...], tuple[int, ...]]:
+    """Segments and scopes with the tenant-scoped part of the first `token_count` tokens moved to `wider_id`."""
+    out: list[Segment] = []
+    at = 0
+    for segment, scope_id in zip(segments, scope_ids, strict=True):
+        here = replace(segment, scope_id=scope_id)
+        moved = min(max(token_count - at, 0), segment.token_count)
+        at += segment.token_count
+        if directory.scopes[scope_id].level != TENANT or moved == 0:
+            out.append(here)
+            continue
+        out.append(replace(here, scope_id=wider_id, token_count=moved))
+        if moved < segment.token_count:
+            out.append(replace(here, token_count=segment.token_count - moved))
+    return tuple(out), tuple(s.scope_id for s in out)
+
+
+def _cut(segments: Sequence[Segment], token_count: int) -> tuple[Segment, ...]:
+    """The segments of the first `token_count` tokens."""
+    out, left = [], token_count
+    for segment in segments:
+        if left <= 0:
+            break
+        out.append(replace(segment, token_count=min(left, segment.token_count)))
+        left -= segment.token_count
+    return tuple(out)

@@ -1,0 +1,1 @@
+"""Privacy: the epsilon ledger, the desk that applies a disclosure policy, audits and training."""

@@ -1,0 +1,84 @@
+"""The desk between arrivals and the router: collects votes, pays for releases, and says what is released.
+
+It alone holds votes and draws noise. The router is told the released set and nothing else, so its log can be replayed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, final
+
+from kvshare_research.core.nouns import Request
+from kvshare_research.core.ports import Ballot, Disclosure, Noise
+from kvshare_research.guard.disclosing import Offer
+
+from .ledger import BudgetSpent, Ledger
+
+
+@final
+class Desk:
+    """Runs one disclosure policy. `released` changes only in `advance`; `counters` say what was refused or clipped."""
+
+    def __init__(
+        self,
+        policy: Disclosure,
+        noise: Noise,
+        ledger: Ledger | None,
+        *,
+        keep_releases: int | None = None,
+        now_us: int = 0,
+    ) -> None:
+        """A name is kept for `keep_releases` releases after its last (None: for good). Without a ledger, what costs
+        epsilon is refused."""
+        self.policy = policy
+        self.ledger = ledger
+        self.released: frozenset[bytes] = frozenset()
+        self.counters: Counter[str] = Counter()
+        self._noise = noise
+        self._state: Any = policy.initial_state()
+        self._keep_releases = keep_releases
+        self._released_at: dict[bytes, int] = {}
+        self._releases = 0
+        self._due_us = now_us + policy.period_us
+
+    def vote(self, offer: Offer | None, request: Request) -> None:
+        """The request's unit votes for what it could share; a request without a known unit does not vote."""
+        if offer is None:
+            return
+        unit_id = request.tenant_id if self.policy.unit == "tenant" else request.user_id
+        if unit_id <= 0:
+            self.counters["unknown_unit"] += 1
+            return
+        self._state = self.policy.observe(self._state, Ballot(unit_id=unit_id, names=offer.names, blocks=offer.blocks))
+
+    def advance(self, now_us: int) -> bool:
+        """Every release due by now has happened; whether the released set is another one."""
+        before = self.released
+        if self.policy.period_us == 0:
+            self._release()
+        while self.policy.period_us and now_us >= self._due_us:
+            self._due_us += self.policy.period_us
+            self._release()
+        return self.released != before
+
+    def _release(self) -> None:
+        self.counters["clipped_votes"] += getattr(self._state, "clipped", 0)
+        if self._state is not None and hasattr(self._state, "clipped"):
+            self._state.clipped = 0
+        charge = self.policy.charge(self._state)
+        if charge is not None:
+            try:
+                if self.ledger is None:
+                    raise BudgetSpent("no ledger")
+                self.ledger.spend(charge)
+            except BudgetSpent:
+                self.counters["refused_releases"] += 1
+                self._state = self.policy.initial_state()  # votes of a period that cannot be paid for are forgotten
+                return
+        self._state, new = self.policy.release(self._state, self._noise)
+        self._releases += 1
+        self._released_at.update(dict.fromkeys(new, self._releases))
+        if self._keep_releases is not None:
+            oldest = self._releases - self._keep_releases
+            self._released_at = {n: at for n, at in self._released_at.items() if at > oldest}
+        self.released = frozenset(self._released_at)
