@@ -71,10 +71,13 @@ class Blocks:
             started_us=self._now_us(), deadline_us=effect.deadline_us,
         )  # fmt: skip
 
-    def stop_landing(self, fetch_id: int) -> int | None:
-        """Nothing of this fetch is written any more; its source, or None if it was over."""
-        landing = self._landing.pop(fetch_id, None)
-        return None if landing is None else landing.source
+    def stop_landing(self, fetch_id: int, said_by: int | None = None) -> int | None:
+        """Nothing of this fetch is written any more; its source, or None if it was over (or not theirs to end)."""
+        landing = self._landing.get(fetch_id)
+        if landing is None or said_by not in (None, landing.source):
+            return None
+        del self._landing[fetch_id]
+        return landing.source
 
     def land(self, source: int, frame: Bytes) -> m.FetchLanded | None:
         """The frame is in the pool if it is sound, wanted and of this source; an event if that decides its fetch."""

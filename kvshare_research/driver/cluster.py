@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -134,15 +134,14 @@ class Cluster:
         `at` holds further events with their offsets (say, a revocation). `progress` is told (ended, all).
         Raises RunBroken with what had come until then.
         """
-        timed = sorted(
-            [(offset, arrival) for arrival in schedule for offset in (arrival[0],)] + list(at), key=lambda row: row[0]
-        )
+        rows: list[tuple[int, Arrival | m.RouterEvent]] = [(arrival[0], arrival) for arrival in schedule]
+        timed = deque(sorted([*rows, *at], key=lambda row: row[0]))
         start_us = self._clock.now_us()
 
         def inject() -> int | None:
             """Hands in what is due; the time of the next one."""
             while timed and start_us + timed[0][0] <= self._clock.now_us():
-                offset, item = timed.pop(0)
+                offset, item = timed.popleft()
                 if isinstance(item, tuple):
                     self._arrive(item, start_us + offset)
                 else:

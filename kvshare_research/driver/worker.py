@@ -6,20 +6,18 @@ The router is rank 0, node n is rank n + 1.
 
 from __future__ import annotations
 
-import random
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvshare_research.core import messages as m
-from kvshare_research.core.errors import EngineError, RemoteError
+from kvshare_research.core.errors import RemoteError
 from kvshare_research.driver.assembly import Assembly, Config, Place, assembly_path
 from kvshare_research.driver.blocks import UNSENT_BYTES_MAX, Blocks
 from kvshare_research.driver.clock import Clock, Rest
 from kvshare_research.driver.compute import ComputeThread, Then
+from kvshare_research.driver.jobs import Tokens, computed, prefill_times_us
 from kvshare_research.driver.log import EventLog
 from kvshare_research.driver.probe import Prober
 from kvshare_research.transport import wire
@@ -31,8 +29,6 @@ from kvshare_research.transport.shaped import ShapedEndpoint
 if TYPE_CHECKING:
     from kvshare_research.core.worker import Worker
     from kvshare_research.engine.base import Engine
-
-Tokens = NDArray[np.uint32]
 
 ROUTER_RANK: Final = 0
 TICK_US: Final = 100_000
@@ -159,9 +155,9 @@ class WorkerLoop:
             self._counters["stale_messages"] += 1
             return
         if isinstance(message, wire.Deliver):
-            self._deliver(message)
+            self._deliver(message, sender)
         elif isinstance(message, wire.FetchRefused):
-            if self._blocks is not None and self._blocks.stop_landing(message.fetch_id) is not None:
+            if self._blocks is not None and self._blocks.stop_landing(message.fetch_id, sender) is not None:
                 self._counters["refusals_received"] += 1
                 self._feed(m.FetchFailed(fetch_id=message.fetch_id, reason=message.reason))
         elif isinstance(message, wire.FetchCancelled):
@@ -177,8 +173,11 @@ class WorkerLoop:
         else:
             raise RemoteError(f"rank {item.rank} sent a {type(message).__name__}, which is not for a worker")
 
-    def _deliver(self, message: wire.Deliver) -> None:
+    def _deliver(self, message: wire.Deliver, sender: int) -> None:
         event = message.event()
+        # Another worker may ask for blocks, in its own name, and nothing else.
+        if sender >= 0 and not (isinstance(event, m.FetchAsked) and event.asker == sender):
+            raise RemoteError(f"node {sender} sent a {message.kind} that only the router or another node may send")
         if isinstance(event, m.Dispatched):
             request = event.request
             self._tokens[request.request_id] = np.frombuffer(message.tokens, np.uint32)
@@ -255,19 +254,8 @@ class WorkerLoop:
         engine = self._loaded()
 
         def measure() -> Then:
-            rng = random.Random(message.seed)
-            rows = []
-            for start, end in message.points:
-                slots = range(-(-end // engine.pool.block_tokens))
-                times = []
-                for _ in range(message.repeats):
-                    draws = [rng.randrange(engine.spec.vocabulary_count) for _ in range(end)]
-                    began_ns = time.perf_counter_ns()
-                    engine.prefill(np.array(draws, np.uint32), start, end, slots)
-                    times.append((time.perf_counter_ns() - began_ns) // 1000)
-                rows.append(tuple(times))
-            engine.reset()
-            return lambda: self._to_router(wire.Measured(self.node, tuple(rows)))
+            rows = prefill_times_us(engine, message)
+            return lambda: self._to_router(wire.Measured(self.node, rows))
 
         self._compute.submit(measure)
 
@@ -340,15 +328,7 @@ class WorkerLoop:
         tokens, first = self._tokens[effect.request_id], self._first_token.get(effect.request_id, 0)
 
         def compute() -> Then:
-            event: m.WorkerEvent
-            try:
-                if isinstance(effect, m.Prefill):
-                    event = _prefill(engine, effect, tokens)
-                else:
-                    rest = engine.decode(first, effect.start_token, effect.token_count, effect.slots)
-                    event = m.DecodeDone(request_id=effect.request_id, tokens=rest.tokens, elapsed_us=rest.elapsed_us)
-            except EngineError as error:
-                event = m.EngineFailed(request_id=effect.request_id, reason=str(error))
+            event = computed(engine, effect, tokens, first)
             return lambda: self._computed(case, event)
 
         self._compute.submit(compute)
@@ -359,15 +339,3 @@ class WorkerLoop:
         if isinstance(event, m.PrefillDone) and event.first_token is not None:
             self._first_token[event.request_id] = event.first_token
         self._feed(event)
-
-
-def _prefill(engine: Engine, effect: m.Prefill, tokens: Tokens) -> m.PrefillDone:
-    part = engine.prefill(tokens, effect.start_token, effect.end_token, effect.slots)
-    return m.PrefillDone(
-        request_id=effect.request_id,
-        end_token=effect.end_token,
-        elapsed_us=part.elapsed_us + part.merge_us,
-        merge_us=part.merge_us,
-        first_token=part.first_token,
-        logit_fingerprint=part.logit_fingerprint,
-    )

@@ -1,6 +1,8 @@
 """A non-blocking endpoint over MPI: sends keep their buffers until done, large receives land straight in arrays.
 
 Everything happens in the one thread that polls. Nothing here blocks, and nothing is collective after the start.
+Used with MPICH 5 (the wheel) and Open MPI 5, which needs the flags that `launch.rank_command` gives it: without
+`mpi_yield_when_idle` its waiting ranks take the core that another computes on.
 """
 
 from __future__ import annotations

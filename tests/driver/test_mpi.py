@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvshare_research.driver.log import read_log
+from kvshare_research.driver.replay import replay
 from kvshare_research.launch import MpiDriver, rank_command
 from kvshare_research.transport.wire import decode_core
 
@@ -167,6 +169,20 @@ def test_a_fresh_process_decides_every_log_alike(out: Path) -> None:
         lines = done.stdout.splitlines()
         assert len(lines) == len(logs)
         assert all(line.endswith(" 0 mismatches") for line in lines)
+
+
+def test_a_changed_log_is_noticed(out: Path) -> None:
+    """A refused fetch that is told as landed, and a forgotten input, lead to other decisions."""
+    log = read_log((out / "revoked.node1.log").read_bytes())
+    kinds = [entry.kind for entry in log.entries]
+    dropped = kinds.index("Dispatched")
+    without = msgspec.structs.replace(log, entries=log.entries[:dropped] + log.entries[dropped + 1 :])
+    assert replay(msgspec.msgpack.encode(without)).mismatches
+    failed = kinds.index("FetchFailed")
+    shorter = msgspec.structs.replace(log, entries=log.entries[:failed] + log.entries[failed + 1 :])
+    found = replay(msgspec.msgpack.encode(shorter)).mismatches
+    assert found
+    assert found[0].index >= failed
 
 
 def test_logs_carry_no_tokens(out: Path) -> None:
