@@ -48,5 +48,7 @@ def test_importing_a_spec_imports_nothing_heavy() -> None:
         "import sys, kvshare_research.engine.tiny, kvshare_research.engine.smollm, kvshare_research.engine.huggingface;"
         "print([m for m in ('torch', 'transformers', 'safetensors', 'tokenizers', 'blake3') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=FOLDER.parents[1], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
