@@ -6,13 +6,16 @@ assigns the scope of every layer of every application here; a client has no say 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError, did_you_mean
 from kvshare_research.core.nouns import AccountSpec
 from kvshare_research.core.rights import GROUP, NOBODY, PUBLIC, TENANT, USER, Scope
+from kvshare_research.guard.quota import Oversubscribed, blocks_of, fitted
 
+_LOG = logging.getLogger(__name__)
 LAYERS = ("system", "few_shot", "user")
 
 
@@ -66,6 +69,7 @@ class Catalogue:
 
     templates: tuple[Template, ...]
     accounts: tuple[AccountBytes, ...]
+    oversubscribed: Oversubscribed = "refuse"  # what happens to floors that do not fit together
 
     def template(self, application: str) -> Template:
         """The template of this name, or of the set before its slash; ConfigError names the nearest."""
@@ -76,25 +80,27 @@ class Catalogue:
         raise ConfigError(f"no application `{application}` in the catalogue{did_you_mean(application, names)}")
 
     def sized(self, directory: Directory, *, block_bytes: int, capacity_blocks: int) -> Directory:
-        """The directory with accounts in blocks: reserved rounded up, limit down. ConfigError if floors do not fit."""
+        """The directory with accounts in blocks: reserved rounded up, limit down.
+
+        Floors that do not fit together are a ConfigError, or with `oversubscribed: scale` lowered in proportion and
+        reported in the log.
+        """
         rows = tuple(_in_blocks(a, block_bytes, capacity_blocks) for a in self.accounts)
-        reserved_blocks = sum(r.reserved_blocks for r in rows)
-        if reserved_blocks > capacity_blocks:
-            raise ConfigError(
-                f"`reserved_bytes` of all accounts come to {reserved_blocks} blocks of {block_bytes} bytes, "
-                f"more than the pool of {capacity_blocks}; lower the floors or enlarge the pool"
-            )
-        return replace(directory, accounts=rows)
+        accounts, lowered = fitted(rows, capacity_blocks, oversubscribed=self.oversubscribed)
+        for change in lowered:
+            name = self.accounts[change.scope_id].name
+            _LOG.warning("floor of `%s`: %d blocks instead of %d", name, change.given_blocks, change.asked_blocks)
+        return replace(directory, accounts=accounts)
 
 
 def _in_blocks(account: AccountBytes, block_bytes: int, capacity_blocks: int) -> AccountSpec:
-    reserved_blocks = -(-account.reserved_bytes // block_bytes)
-    limit_blocks = capacity_blocks if account.limit_bytes is None else account.limit_bytes // block_bytes
-    if reserved_blocks > limit_blocks:
-        raise ConfigError(
-            f"account of `{account.name}`: the floor of {account.reserved_bytes} bytes needs {reserved_blocks} blocks "
-            f"of {block_bytes} bytes, its limit holds {limit_blocks}; raise `limit_bytes` or lower `reserved_bytes`"
-        )
+    reserved_blocks, limit_blocks = blocks_of(
+        account.reserved_bytes,
+        account.limit_bytes,
+        block_bytes=block_bytes,
+        capacity_blocks=capacity_blocks,
+        name=account.name,
+    )
     return AccountSpec(
         scope_id=account.scope_id,
         reserved_blocks=reserved_blocks,

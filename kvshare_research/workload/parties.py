@@ -9,6 +9,7 @@ from typing import Any
 from kvshare_research.core.directory import FOREVER_US, NO_MEMBERSHIP, Directory
 from kvshare_research.core.errors import ConfigError, did_you_mean
 from kvshare_research.core.rights import GROUP, NOBODY, PUBLIC, TENANT, USER, Membership, Scope, grant, tightens
+from kvshare_research.guard.quota import Oversubscribed
 from kvshare_research.workload.catalogue import LAYERS, AccountBytes, Catalogue, LayerScope, Template
 
 Table = Mapping[str, Any]
@@ -34,7 +35,8 @@ class _Reader:
     memberships: dict[tuple[int, int], Membership] = field(default_factory=dict)
 
     def read(self, table: Table) -> tuple[Directory, Catalogue]:
-        top = self.mapping(table, "", required=("tenants", "applications"), optional=("priorities", "public", "groups"))
+        optional = ("priorities", "public", "groups", "oversubscribed")
+        top = self.mapping(table, "", required=("tenants", "applications"), optional=optional)
         self.priorities = self.read_priorities(top.get("priorities", {"standard": 0}))
         groups = self.rows(top.get("groups", []), "groups", required=("name",), optional=("account",))
         tenants = self.rows(
@@ -53,7 +55,10 @@ class _Reader:
             memberships=tuple(sorted(self.memberships.items())),
         )
         accounts = self.read_accounts(top.get("public", {}), groups, tenants)
-        return directory, Catalogue(templates=self.read_templates(top["applications"]), accounts=accounts)
+        templates = self.read_templates(top["applications"])
+        choices: tuple[Oversubscribed, ...] = ("refuse", "scale")
+        chosen = choices[self.known(top.get("oversubscribed", "refuse"), choices, "oversubscribed", "choice")]
+        return directory, Catalogue(templates=templates, accounts=accounts, oversubscribed=chosen)
 
     def scopes(self) -> tuple[Scope, ...]:
         sizes = ((GROUP, len(self.groups)), (TENANT, len(self.tenants)), (USER, len(self.users)))

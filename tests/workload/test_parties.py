@@ -68,7 +68,7 @@ def test_bytes_become_blocks_floor_up_and_limit_down():
         (
             10,
             3,
-            "`reserved_bytes` of all accounts come to 4 blocks of 10 bytes, more than the pool of 3; lower the floors",
+            "the floors of all accounts come to 4 blocks, more than the pool of 3; lower `reserved_bytes`",
         ),
         (
             41,
@@ -82,6 +82,15 @@ def test_quotas_that_do_not_fit_the_pool_are_refused(block_bytes, capacity_block
     with pytest.raises(ConfigError) as caught:
         catalogue.sized(directory, block_bytes=block_bytes, capacity_blocks=capacity_blocks)
     assert str(caught.value).startswith(message)
+
+
+def test_floors_that_do_not_fit_are_scaled_and_reported_where_the_table_says_so(caplog):
+    directory, catalogue = load_parties({**GOOD, "oversubscribed": "scale"})
+    sized = catalogue.sized(directory, block_bytes=10, capacity_blocks=3)
+    assert sum(a.reserved_blocks for a in sized.accounts) <= 3
+    assert "blocks instead of" in caplog.text
+    with pytest.raises(ConfigError, match="did you mean `scale`"):
+        load_parties({**GOOD, "oversubscribed": "scales"})
 
 
 def test_floors_may_fill_the_pool_exactly():
