@@ -188,10 +188,8 @@ def printed(result: dict[str, Any]) -> None:
     lengths = result["settings"]["lengths"]
     print(f"\n{'lookup us: p50 (min..max) / p99 / cold':<40}" + "".join(f"{n:>42}" for n in lengths) + "   wrong")
     for name, row in result["lookups"].items():
-        cells = [
-            f"{c['p50_us']:.2f} ({c['p50_us_min']:.2f}..{c['p50_us_max']:.2f}) / {c['p99_us']:.1f} / {c['cold_p50_us']:.2f}"
-            for c in row.values()
-        ]
+        form = "{p50_us:.2f} ({p50_us_min:.2f}..{p50_us_max:.2f}) / {p99_us:.1f} / {cold_p50_us:.2f}"
+        cells = [form.format(**c) for c in row.values()]
         print(f"{name:<40}" + "".join(f"{c:>42}" for c in cells) + f"   {result['wrong_queries'].get(name, '-')}")
     peer = result["lookups"].get(DynamoTree.name)
     for name, row in result["lookups"].items() if peer else ():

@@ -90,7 +90,7 @@ class FlatFromList(Flat):
 
 
 class FlatFromInts(FlatFromList):
-    name, note = "flat, list of ints in", "hashes as a Python list of 64-bit ints, two to a hash: the conversion is the cost"
+    name, note = "flat, list of ints in", "hashes as a list of 64-bit ints, two to a hash: the conversion is the cost"
 
     def __init__(self, state: State, index: FlatStore) -> None:
         self.index = index
@@ -274,8 +274,9 @@ class DynamoSelection:
         from msgspec.msgpack import encode
 
         tokens = tokens_of(np.array([1 << 50])).tolist()
+        body = ["BlockStored", [1 << 50], None, tokens, BLOCK_TOKENS, None, "GPU"]
         for node in range(len(self._sockets)):
-            self.store((node, encode([0.0, [["BlockStored", [1 << 50], None, tokens, BLOCK_TOKENS, None, "GPU"]], None])))
+            self.store((node, encode([0.0, [body], None])))
 
         async def wait() -> None:
             while True:
