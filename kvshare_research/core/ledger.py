@@ -69,6 +69,10 @@ class Ledger:
             assert self.configure(AccountSpec(scope_id=scope_id, reserved_blocks=0, limit_blocks=capacity))
         return self.accounts[scope_id]
 
+    def priority(self, scope_id: int) -> int:
+        """The class of a scope's account."""
+        return self.account(scope_id).priority
+
     # ------------------------------------------------------------------ reading
     def find(self, block_hash: bytes, now_us: int) -> Block | None:
         """The live named block with this hash; None if absent or past its TTL. Changes nothing."""

@@ -24,11 +24,26 @@ def blocks_for(token_count: int, block_tokens: int) -> int:
     return -(-token_count // block_tokens)
 
 
-def scopes_charged(event: m.Dispatched, block_tokens: int) -> list[int]:
-    """The scope charged for each block of prompt and output: its own, or the tightest for what is never shared."""
+def charged(event: m.Dispatched, block_tokens: int) -> list[tuple[int, int]]:
+    """(scope, end) of the blocks of prompt and output: their own, or the prompt's tightest for what is never shared."""
     total = blocks_for(event.request.token_count + event.request.output_tokens_max, block_tokens)
-    chain, tail = event.chain, event.request.segments[-1].scope_id
-    return [chain.scope_at(i) if i < chain.block_count else tail for i in range(total)]
+    runs = list(event.chain.scope_ends)
+    if not runs or runs[-1][1] < total:
+        tail = event.request.segments[-1].scope_id
+        if runs and runs[-1][0] == tail:
+            runs.pop()
+        runs.append((tail, total))
+    return runs
+
+
+def counts_of(runs: list[tuple[int, int]]) -> dict[int, int]:
+    """Blocks charged to each scope."""
+    counts: dict[int, int] = {}
+    start = 0
+    for scope_id, end in runs:
+        counts[scope_id] = counts.get(scope_id, 0) + end - start
+        start = end
+    return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +56,8 @@ class WorkerPolicy:
     block_bytes: int
     lease_us: int = 10_000_000
     fetch_deadline_us: int = 10_000_000
-    admitted_max: int = 3  # requests holding blocks at once: one computes, the others fetch
+    admitted_max: int = 3  # requests before their first token that hold blocks: one computes, the others fetch
+    batch_max: int = 1  # requests that may decode while another is prefilled; 1: one request has the engine to the end
 
 
 @dataclass(slots=True, kw_only=True)

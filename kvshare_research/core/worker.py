@@ -8,7 +8,6 @@ also while another request computes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 from . import messages as m
@@ -17,10 +16,10 @@ from .fetching import Fetching
 from .journal import Journal, Rows
 from .ledger import Block, Evicted, Ledger
 from .nouns import Action, Chain, Tier
-from .ports import QueuedRequest
 from .rights import Reader, may_read
-from .running import Running, State, WorkerPolicy, blocks_for, scopes_charged
+from .running import Running, State, WorkerPolicy, blocks_for, charged, counts_of
 from .serving import Serving
+from .waiting import Waiting
 
 
 class Worker:
@@ -37,9 +36,9 @@ class Worker:
         self.refused_reads = 0
         self.serving = Serving(ledger=ledger, lease_us=policy.lease_us)
         self.fetching = Fetching(lease_us=policy.lease_us, deadline_us=policy.fetch_deadline_us)
-        self._waiting: list[tuple[m.Dispatched, int]] = []
-        self._running: dict[int, Running] = {}
-        self._served_tokens: dict[int, int] = {}
+        self._waiting = Waiting(policy.schedule, policy.block_tokens)
+        self._running: dict[int, Running] = {}  # admitted, before their first token
+        self._decoding: dict[int, Running] = {}
         self._deferred: list[m.FetchAsked] = []
         self._busy: int | None = None
         self._handlers: dict[type, Callable[..., list[m.WorkerEffect]]] = {
@@ -66,51 +65,28 @@ class Worker:
 
     @property
     def queued_requests(self) -> int:
-        return len(self._waiting) + len(self._running)
+        return len(self._waiting) + len(self._running) + len(self._decoding)
 
     # ------------------------------------------------------------------ arrival and admission
     def _dispatched(self, event: m.Dispatched, now_us: int) -> list[m.WorkerEffect]:
-        refusal = self.ledger.fits_ever(Counter(scopes_charged(event, self.policy.block_tokens)))
+        refusal = self.ledger.fits_ever(counts_of(charged(event, self.policy.block_tokens)))
         if refusal is not None:
             return [m.ReturnPlan(request_id=event.request.request_id, reason=refusal)]
-        self._lift(event.request.tenant_id)
-        self._waiting.append((event, now_us))
+        admitted = (*self._running.values(), *self._decoding.values())
+        self._waiting.add(event, {running.event.request.tenant_id for running in admitted}, now_us)
         return []
-
-    def _lift(self, tenant: int) -> None:
-        """A tenant that was idle starts at the least counter of those who wait: idling earns no credit (VTC)."""
-        active = {event.request.tenant_id for event, _ in self._waiting}
-        active |= {running.event.request.tenant_id for running in self._running.values()}
-        if active and tenant not in active:
-            least = min(self._served_tokens.get(other, 0) for other in active)
-            self._served_tokens[tenant] = max(self._served_tokens.get(tenant, 0), least)
 
     def _admit_one(self, now_us: int, effects: list[m.WorkerEffect]) -> bool:
         """Admits the waiting request that the schedule names; False when it must wait for blocks."""
-        queue = [
-            QueuedRequest(
-                request_id=event.request.request_id,
-                tenant_id=event.request.tenant_id,
-                priority=self.ledger.account(event.request.segments[-1].scope_id).priority,
-                arrival_us=since,
-                uncached_tokens=event.request.token_count - event.plan.reused_blocks * self.policy.block_tokens,
-                prompt_tokens=event.request.token_count,
-            )
-            for event, since in self._waiting
-        ]
-        position = self.policy.schedule.next(queue, self._served_tokens, now_us)
-        assert 0 <= position < len(queue), f"schedule chose {position} of {len(queue)} waiting requests"
-        event, since = self._waiting[position]
-        if not self.ledger.may_fit(Counter(scopes_charged(event, self.policy.block_tokens))):
+        position, event, since = self._waiting.next(self.ledger.priority, now_us)
+        if not self.ledger.may_fit(counts_of(charged(event, self.policy.block_tokens))):
             return False
         running = self._take_blocks(event, since, now_us, effects)
         if running is None:
             return self._turned_away(position, effects)
-        del self._waiting[position]
+        self._waiting.take(position)
         self._running[running.request_id] = running
         running.queue_us += now_us - since
-        tenant = event.request.tenant_id
-        self._served_tokens[tenant] = self._served_tokens.get(tenant, 0) + event.request.token_count
         effects.extend(self.fetching.start(running, now_us))
         return True
 
@@ -119,26 +95,17 @@ class Worker:
     ) -> Running | None:
         """Pins what is resident and allocates the rest, or gives everything back."""
         resident = self._resident(event, now_us)
-        scopes = scopes_charged(event, self.policy.block_tokens)
-        held: list[Block] = []
-        for block in resident:
-            if not self.ledger.pin(block):
-                break
-            held.append(block)
-        resident_blocks = len(held)
-        at = resident_blocks
-        while at < len(scopes):
-            end = at
-            while end < len(scopes) and scopes[end] == scopes[at]:
-                end += 1
-            taken, evicted = self.ledger.allocate(scopes[at], end - at, now_us)
+        resident_blocks = self.ledger.pin_first(resident)
+        held = resident[:resident_blocks]
+        for scope_id, end in charged(event, self.policy.block_tokens):
+            if end <= len(held):
+                continue
+            taken, evicted = self.ledger.allocate(scope_id, end - len(held), now_us)
             effects.extend(self._unpublish(evicted))
             if taken is None:
-                for block in held:
-                    self.ledger.drop(block)
+                self.ledger.drop_all(held)
                 return None
             held.extend(taken)
-            at = end
         for block in held[:resident_blocks]:
             self.ledger.touch(block, now_us)
         prompt_blocks = blocks_for(event.request.token_count, self.policy.block_tokens)
@@ -151,7 +118,7 @@ class Worker:
         """A request that got no blocks waits for pins to end; where nothing is pinned, waiting would be for ever."""
         if self.ledger.is_pinned():
             return False
-        event, _ = self._waiting.pop(position)
+        event = self._waiting.remove(position)
         reason = "NoRoom: what stronger classes keep here leaves too few blocks"
         effects.append(m.ReturnPlan(request_id=event.request.request_id, reason=reason))
         return True
@@ -163,9 +130,14 @@ class Worker:
             return []
         reusable = min(chain.block_count, (event.request.token_count - 1) // self.policy.block_tokens)
         found: list[Block] = []
+        allowed: dict[int, bool] = {}
         for i in range(reusable):
             block = self.ledger.find(chain.block_hash(i), now_us)
-            if block is None or not self._readable(block, event.reader, now_us):
+            if block is None:
+                break
+            if block.scope_id not in allowed:
+                allowed[block.scope_id] = self._readable(block, event.reader, now_us)
+            if not allowed[block.scope_id]:
                 break
             found.append(block)
         return found
@@ -227,7 +199,7 @@ class Worker:
             idle = running.ready_since_us is None and running.computing is None
             if idle and running.stretch(self.policy.block_tokens):
                 running.ready_since_us = now_us
-        if self._busy is None:
+        if self._busy is None and len(self._decoding) < self.policy.batch_max:
             effects.extend(self._compute(now_us))
         return effects
 
@@ -311,6 +283,10 @@ class Worker:
         running.first_token_us, running.first_token = now_us, event.first_token
         running.fingerprint = event.logit_fingerprint
         effects.append(m.ReportFirstToken(request_id=event.request_id))
+        if self.policy.batch_max > 1:
+            self._busy = None
+            del self._running[event.request_id]
+            self._decoding[event.request_id] = running
         if request.output_tokens_max <= 1:
             return [*effects, *self._finish(running, (event.first_token,), 0, now_us)]
         effects.append(
@@ -354,24 +330,27 @@ class Worker:
         )
 
     def _decode_done(self, event: m.DecodeDone, now_us: int) -> list[m.WorkerEffect]:
-        running = self._running[event.request_id]
+        running = self._admitted(event.request_id)
         return self._finish(running, (running.first_token, *event.tokens), event.elapsed_us, now_us)
 
     def _engine_failed(self, event: m.EngineFailed, now_us: int) -> list[m.WorkerEffect]:
-        running = self._running[event.request_id]
+        running = self._admitted(event.request_id)
         return self._finish(running, (), 0, now_us, failure=event.reason)
+
+    def _admitted(self, request_id: int) -> Running:
+        return self._decoding.get(request_id) or self._running[request_id]
 
     # ------------------------------------------------------------------ the end of a request
     def _finish(
         self, running: Running, tokens: tuple[int, ...], decode_us: int, now_us: int, failure: str | None = None
     ) -> list[m.WorkerEffect]:
-        self._busy = None
-        del self._running[running.request_id]
-        self._served_tokens[running.event.request.tenant_id] += 2 * len(tokens)
+        if self._decoding.pop(running.request_id, None) is None:
+            self._busy = None
+            del self._running[running.request_id]
+        self._waiting.serve(running.event.request.tenant_id, 2 * len(tokens))
         effects = self.fetching.cancel(running)
         outcome = running.outcome(self.node, self.policy.block_tokens, tokens, decode_us, failure)
-        for block in running.blocks:
-            self.ledger.drop(block)
+        self.ledger.drop_all(running.blocks)
         effects.append(m.ReportCompleted(request_id=running.request_id, outcome=outcome))
         return effects
 

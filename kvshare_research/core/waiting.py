@@ -1,0 +1,63 @@
+"""The requests of a worker that hold no blocks yet, and how much service each tenant has had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from . import messages as m
+from .ports import QueuedRequest, Schedule
+
+
+class Waiting:
+    """Asks the schedule which request is next; changes only by `add`, `take` and `serve`."""
+
+    def __init__(self, schedule: Schedule, block_tokens: int) -> None:
+        self._schedule = schedule
+        self._block_tokens = block_tokens
+        self._rows: list[tuple[m.Dispatched, QueuedRequest]] = []
+        self._served_tokens: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, event: m.Dispatched, running_tenants: Iterable[int], now_us: int) -> None:
+        """The request waits. A tenant that was idle starts at the least counter of those who wait or run: idling earns
+        no credit (VTC)."""
+        request = event.request
+        active = {row.tenant_id for _, row in self._rows} | set(running_tenants)
+        if active and request.tenant_id not in active:
+            least = min(self._served_tokens.get(other, 0) for other in active)
+            self._served_tokens[request.tenant_id] = max(self._served_tokens.get(request.tenant_id, 0), least)
+        row = QueuedRequest(
+            request_id=request.request_id,
+            tenant_id=request.tenant_id,
+            priority=0,
+            arrival_us=now_us,
+            uncached_tokens=request.token_count - event.plan.reused_blocks * self._block_tokens,
+            prompt_tokens=request.token_count,
+        )
+        self._rows.append((event, row))
+
+    def next(self, priority_of: Callable[[int], int], now_us: int) -> tuple[int, m.Dispatched, int]:
+        """(position, request, since when it waits) of the one that the schedule names."""
+        queue = []
+        for event, row in self._rows:
+            priority = priority_of(event.request.segments[-1].scope_id)
+            queue.append(row if priority == row.priority else replace(row, priority=priority))
+        position = self._schedule.next(queue, self._served_tokens, now_us)
+        assert 0 <= position < len(queue), f"schedule chose {position} of {len(queue)} waiting requests"
+        return position, self._rows[position][0], queue[position].arrival_us
+
+    def take(self, position: int) -> None:
+        """That request is served; its prompt counts as service to its tenant."""
+        event = self.remove(position)
+        self.serve(event.request.tenant_id, event.request.token_count)
+
+    def remove(self, position: int) -> m.Dispatched:
+        """That request waits no longer."""
+        return self._rows.pop(position)[0]
+
+    def serve(self, tenant_id: int, token_count: int) -> None:
+        """The tenant has had so much more service."""
+        self._served_tokens[tenant_id] = self._served_tokens.get(tenant_id, 0) + token_count
