@@ -64,6 +64,8 @@ def _lead(main: Main, cluster: Cluster, comm: MPI.Comm) -> int:
     except RunBroken as error:
         code = INTERRUPTED if error.interrupted else FAILED
         _say(str(error))
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else FAILED
     except (KeyboardInterrupt, Interrupted):
         code = INTERRUPTED
         _say("rank 0: interrupted")

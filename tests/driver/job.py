@@ -100,7 +100,7 @@ def _misconfigured(cluster: Cluster, folder: Path) -> None:
 
 
 def _no_engine(cluster: Cluster, folder: Path) -> None:
-    cluster.load({"engine": {"pool_bytes": 1}})
+    cluster.load({"engine": {"pool_bytes": 0}})
 
 
 SCENARIOS = {

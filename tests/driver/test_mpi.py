@@ -211,7 +211,7 @@ def test_a_rank_that_raises_ends_all_and_what_came_before_is_kept(tmp_path: Path
     ("scenario", "ranks", "code", "said"),
     [
         ("misconfigured", 2, 2, "kvshare: rank 0: `selector` is `cheepest`; did you mean `cheapest`?"),
-        ("no_engine", 2, 1, "kvshare: rank 1: `pool_bytes` is `1`, expected at least"),
+        ("no_engine", 2, 1, "kvshare: rank 1: `pool_bytes` is `0`, expected at least"),
         ("cases", 1, 2, "kvshare: rank 0: 1 rank given, expected 2 or more: start with `mpiexec -n 3 ...`"),
     ],
 )
