@@ -70,6 +70,7 @@ class Cluster:
         self.engines: tuple[wire.EngineReady, ...] = ()
         self.router: Router | None = None
         self.interrupt_asked = False
+        self.prepare: Callable[[Request, NDArray[np.uint32], int], tuple[Request, Chain]] | None = None
         self._assembly = assembly
         self._raw = endpoint
         self._clock = Clock()
@@ -106,6 +107,7 @@ class Cluster:
             raise ConfigError("`reset` came before `load`; load an engine first")
         self._case += 1
         self.router = None
+        self.prepare = None
         plain = dict(config)
         self._broadcast(wire.Reset(self._case, plain, record))
         self._gather(wire.ResetDone, "begin a case")
@@ -249,6 +251,8 @@ class Cluster:
 
     def _arrive(self, arrival: Arrival, arrival_us: int) -> None:
         _, request, chain, tokens = arrival
+        if self.prepare is not None:  # scopes and chain as they are at this moment, not as they were scheduled
+            request, chain = self.prepare(request, tokens, arrival_us)
         if len(tokens) != request.token_count:
             raise ConfigError(
                 f"request {request.request_id} has {len(tokens)} tokens, its segments say {request.token_count}"

@@ -10,6 +10,7 @@ from kvshare_research.config import Run
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.cost.calibration import Calibration
+from kvshare_research.disclosure.never import NeverDisclosure
 from kvshare_research.driver.cluster import Cluster, Played, RunBroken
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace
@@ -22,6 +23,7 @@ from kvshare_research.workload.catalogue import Catalogue
 from . import counting
 from .assembly import component, parties
 from .calibrate import applied, calibrated, link_samples
+from .disclosing import discloser
 from .plan import IDLE, Case, cases
 from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, prompts
@@ -82,6 +84,8 @@ class Session:
             rate_per_s = poisson.rate_per_us(worker_count=workers, service_us=service_us) * 1e6
         self.progress.stage(case.title, len(given))
         self.cluster.reset(config, record=case.block.record)
+        disclosing = discloser(config, self.cluster, self.hasher(config))
+        self.cluster.prepare = None if disclosing is None else disclosing.arrive
         schedule = arrivals(given, times)
         done = 0
 
@@ -100,6 +104,8 @@ class Session:
             raise
         if played.logs:
             self.logs[case.title] = played.logs
+        if disclosing is not None:
+            self.notes[f"disclosure in {case.title}"] = disclosing.notes()
         return self.record(case, config, played, given, rate_per_s)
 
     def record(
@@ -166,7 +172,13 @@ class Session:
             template=self.tokenizer.version,
         )
         root = RootSecret.resolve(path=self.run.values.secret_file, seed=self.run.values.seed)
-        return Hasher(tenancy=component(config, "tenancy"), directory=directory, ring=KeyRing(root), space=space)
+        return Hasher(
+            tenancy=component(config, "tenancy"),
+            directory=directory,
+            ring=KeyRing(root),
+            space=space,
+            discloses=not isinstance(component(config, "disclosure"), NeverDisclosure),
+        )
 
     def prompts(self, case: Case, config: Mapping[str, Any], count: int) -> list[Prompt]:
         items = self.items(case, config, count)
