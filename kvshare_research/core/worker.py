@@ -2,8 +2,7 @@
 
 A request is a row of blocks, each MISSING, PENDING (being fetched) or PRESENT. Compute takes the first run of
 missing blocks whenever nothing before it is pending; so a split plan computes its front while its back arrives,
-and a failed fetch simply turns its blocks back to MISSING. Fetches start as soon as a request is admitted,
-also while another request computes.
+and a failed fetch turns its blocks back to MISSING. Fetches start when a request is admitted, also while another computes.
 """
 
 from __future__ import annotations
