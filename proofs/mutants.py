@@ -109,6 +109,8 @@ NAMED = (
             "a grant that has run out still reads"),
     _mutant("I7", "rights.revoke", "membership.grant_epoch + 1", "membership.grant_epoch",
             "a ticket from before a revocation and a new grant still delivers"),
+    _mutant("I7D", "rights.may_deliver", "ticket.grant_epoch == membership.grant_epoch", "True",
+            "a tenant that was granted again uses what it asked for before it was revoked"),
     _mutant("LEASE", "rights.lease_live", "local_now_us + skew_us", "local_now_us",
             "a slow clock reads after the lease"),
     _mutant("SCOPE", "rights.assign", "if asked.level > before.level:", "if asked.level != before.level:",

@@ -106,6 +106,58 @@ def i7() -> Iterator[Obligation]:
 
 
 @theorem(
+    "I7D",
+    "however late messages are: of a fetch opened before a revocation nothing is accepted once its reader knows, and a "
+    "holder that knows opens none for a reader that does not; unheard of, the window ends with the lease",
+    rights.open_read,
+    rights.may_deliver,
+    rights.grant,
+    rights.revoke,
+)
+def i7d() -> Iterator[Obligation]:
+    """Holder and reader have each applied the directory up to some revision; between them lies the revocation."""
+    epoch = z3.Function("grant_epoch", z3.IntSort(), z3.IntSort())  # of one (tenant, group), by revision
+    active = z3.Function("active", z3.IntSort(), z3.BoolSort())
+    expiry = z3.Function("expiry_us", z3.IntSort(), z3.IntSort())
+    n, m, holder, reader_at, revoked = z3.Ints("n m holder_revision reader_revision revoked")
+
+    def row(at: Any) -> rights.Membership:
+        return rights.Membership(active(at), epoch(at), expiry(at))
+
+    # Epochs never fall from one revision to a later one: each is left alone, granted or revoked.
+    until = z3.Int("until")
+    for name, new in (
+        ("left alone", row(n)),
+        ("grant", rights.grant(row(n), until)),
+        ("revoke", rights.revoke(row(n))),
+    ):
+        step = {"hypothesis": epoch(m) <= epoch(n), "step": epoch(n + 1) == new.grant_epoch}
+        yield claim(f"epochs rise: {name}", step, epoch(m) <= epoch(n + 1))
+    s, r, generation, opened, now, lease = scope("scope"), reader(), *z3.Ints("generation opened now lease")
+    pre = {
+        "a group's block": z3.And(s.level == rights.GROUP, s.party > 0),
+        "revoked": epoch(revoked) == rights.revoke(row(revoked - 1)).grant_epoch,
+    }
+
+    def fetch() -> bool:
+        given = rights.open_read(s, r, row(holder), generation, opened, lease)
+        return given is not None and rights.may_deliver(given, s, r, row(reader_at), generation, now)
+
+    reader_knows = {**pre, "order": z3.And(holder < revoked, revoked <= reader_at)}
+    reader_knows["epochs rise"] = z3.And(epoch(holder) <= epoch(revoked - 1), epoch(revoked) <= epoch(reader_at))
+    holder_knows = {**pre, "order": z3.And(reader_at < revoked, revoked <= holder)}
+    holder_knows["epochs rise"] = z3.And(epoch(reader_at) <= epoch(revoked - 1), epoch(revoked) <= epoch(holder))
+    for name, assume in (("the reader knows", reader_knows), ("only the holder knows", holder_knows)):
+        for i, path in enumerate(paths(fetch, assume=list(assume.values()))):
+            yield claim(f"{name}/{i}", {**assume, "path": path.condition}, not path.value)
+    for i, path in enumerate(paths(fetch, assume=list(pre.values()))):
+        if path.value:
+            yield claim(
+                f"nobody knows: the window is a lease/{i}", {**pre, "path": path.condition}, now < opened + lease
+            )
+
+
+@theorem(
     "LEASE",
     "who trusts a lease by its own clock, given the bound on clock skew, never uses it when the owner's clock is past",
     rights.lease_live,

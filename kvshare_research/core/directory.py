@@ -26,6 +26,7 @@ class Directory:
     scopes: tuple[Scope, ...] = (EVERYBODY,)
     memberships: tuple[tuple[tuple[int, int], Membership], ...] = ()
     accounts: tuple[AccountSpec, ...] = ()
+    removed: frozenset[int] = frozenset()  # ids of tenants that are gone; their ids are never given again
     revision: int = 0
     _rows: dict[tuple[int, int], Membership] = field(init=False, repr=False, compare=False)
     _scope_ids: dict[Scope, int] = field(init=False, repr=False, compare=False)
@@ -53,7 +54,7 @@ class Directory:
         """Whether the tenant is a party to `scope` (a grant may still run out: `may_read` knows the time)."""
         if scope.level == PUBLIC:
             return True
-        if scope.party == NOBODY:
+        if scope.party == NOBODY or tenant_id in self.removed:
             return False
         if scope.level == GROUP:
             return self._row(tenant_id, scope.party).active
@@ -69,6 +70,21 @@ class Directory:
 
     def reader(self, tenant_id: int, user_id: int = 0, session_id: int = 0) -> Reader:
         return Reader(tenant_id, user_id, session_id)
+
+    def without_tenant(self, tenant_id: int) -> Directory:
+        """The directory after the tenant is gone: in no group, without floors, all its own scopes closed."""
+        out = replace(self, removed=self.removed | {tenant_id})
+        for group_id in range(1, len(self.groups) + 1):
+            if self._row(tenant_id, group_id).active:
+                out = out.revoked(tenant_id, group_id)
+        closed = out.closed_scopes()
+        accounts = tuple(replace(a, reserved_blocks=0) if a.scope_id in closed else a for a in self.accounts)
+        return replace(out, accounts=accounts, revision=out.revision + 1)
+
+    def closed_scopes(self) -> frozenset[int]:
+        """Ids of the scopes of removed tenants and of their users: what is held in them has to go."""
+        mine = {TENANT: self.removed, USER: {i + 1 for i, (_, t) in enumerate(self.users) if t in self.removed}}
+        return frozenset(i for i, s in enumerate(self.scopes) if s.party in mine.get(s.level, ()))
 
     def granted(self, tenant_id: int, group_id: int, expiry_us: int = FOREVER_US) -> Directory:
         return self._with_row(tenant_id, group_id, grant(self._row(tenant_id, group_id), expiry_us))

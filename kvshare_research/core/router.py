@@ -124,6 +124,8 @@ class Router:
 
     def _arrived(self, event: m.Arrived, now_us: int) -> tuple[m.RouterEffect, ...]:
         wanted = event.request.executor
+        if event.request.tenant_id in self.directory.removed:
+            return self._rejected(event, "the tenant has been removed", now_us)
         if not any(node.alive and wanted in (None, i) for i, node in enumerate(self._nodes)):
             reason = "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
             return self._rejected(event, reason, now_us)

@@ -69,6 +69,8 @@ class Worker:
     # ------------------------------------------------------------------ arrival and admission
     def _dispatched(self, event: m.Dispatched, now_us: int) -> list[m.WorkerEffect]:
         refusal = self.ledger.fits_ever(counts_of(charged(event, self.policy.block_tokens)))
+        if event.request.tenant_id in self.directory.removed:
+            refusal = "the tenant has been removed"
         if refusal is not None:
             return [m.ReturnPlan(request_id=event.request.request_id, reason=refusal)]
         admitted = (*self._running.values(), *self._decoding.values())
@@ -377,8 +379,11 @@ class Worker:
         self.directory = event.directory
         for spec in event.directory.accounts:
             self.ledger.configure(spec)
-        return [m.AcknowledgeDirectory(revision=self.directory.revision)]
+        gone = self._unpublish(self.ledger.purge(self.directory.closed_scopes()))
+        return [*gone, m.AcknowledgeDirectory(revision=self.directory.revision)]
 
     def _ticked(self, event: m.Ticked, now_us: int) -> list[m.WorkerEffect]:
         gone = self._unpublish(self.ledger.sweep(now_us))
+        if self.directory.removed:  # what was pinned when its tenant went
+            gone += self._unpublish(self.ledger.purge(self.directory.closed_scopes()))
         return [*gone, *self.fetching.expire(now_us), m.Publish(message=self.journal.heartbeat())]

@@ -417,6 +417,8 @@ class Fleet:
             assert all(block.pins == 0 for block in worker.ledger.named())
             assert all(account.pinned == 0 for account in worker.ledger.accounts.values())
             held = sorted(b.block_hash for b in worker.ledger.named() if b.block_hash is not None)
+            closed = self.directory.closed_scopes()
+            assert not any(b.scope_id in closed for b in worker.ledger.named()), "a removed tenant's block is left"
             known = sorted(block_hash for _, block_hash, _, _ in self.router.replica.store.rows(node))
             assert known == held, f"the router's view of node {node} is not what it holds"
 

@@ -77,6 +77,11 @@ class FleetMachine(RuleBasedStateMachine):
     def grant(self, tenant: int) -> None:
         self.fleet.change(self.fleet.directory.granted(tenant, 1))
 
+    @precondition(lambda self: not self.fleet.directory.removed)
+    @rule(tenant=st.integers(1, 3))
+    def remove_tenant(self, tenant: int) -> None:
+        self.fleet.change(self.fleet.directory.without_tenant(tenant))
+
     @rule(node=st.integers(0, NODES - 1))
     def restart(self, node: int) -> None:
         self.fleet.lose(node)
@@ -136,6 +141,8 @@ def move_at_random(fleet: Fleet, draw: random.Random) -> None:
         fleet.change(fleet.directory.revoked(draw.randint(1, 3), 1))
     elif move < 0.95:
         fleet.change(fleet.directory.granted(draw.randint(1, 3), 1))
+    elif move < 0.955 and not fleet.directory.removed:
+        fleet.change(fleet.directory.without_tenant(draw.randint(1, 3)))
     elif move < 0.97:
         fleet.lose(draw.randrange(NODES))
     else:
@@ -263,3 +270,19 @@ def members() -> list[Fleet]:
     for fleet in fleets:
         play(fleet, 1, 1, 0)
     return fleets
+
+
+def test_a_removed_tenant_leaves_nothing_behind() -> None:
+    """Its private blocks are gone from every node, its floor is free, its requests are rejected; the public ones stay."""
+    fleet = Fleet(salt=0, gullible=False, accounts=accounts())
+    for executor in range(NODES):
+        play(fleet, 1, 0, executor)
+    assert any(b.scope_id == 2 for w in fleet.workers for b in w.ledger.named())
+    fleet.change(fleet.directory.without_tenant(1))
+    fleet.ask(1, [(0, 1, 12), (2, 11, 5)], 0)
+    fleet.settle()
+    fleet.check_settled()
+    assert not any(b.scope_id == 2 for w in fleet.workers for b in w.ledger.named())
+    assert any(b.scope_id == 0 for w in fleet.workers for b in w.ledger.named())
+    (outcome,) = fleet.records[len(fleet.asked)]
+    assert outcome.reason == "the tenant has been removed"
