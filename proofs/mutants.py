@@ -119,7 +119,7 @@ NAMED = (
             "text of a second group is shared with the first"),
     _mutant("SHARD", "rights.assign", "if asked.level > before.level:", "if asked.level >= 0:",
             "in a strict partition a public segment is shared"),
-    _mutant("JUDGE", "judging.cut", "min(run.block_count, readable_blocks)", "run.block_count",
+    _mutant("JUDGE", "judging.cut", "block_count=readable_blocks", "block_count=run.block_count",
             "what was matched passes without being readable"),
     _mutant("NI-A", "account.admit", "grown.used <= account.limit and _sound(after)",
             "grown.used <= account.limit and after.used < after.capacity and _sound(after)",

@@ -31,7 +31,7 @@ def judge(match: Match, chain: Chain, reader: Reader, directory: Directory, now_
 
 def cut(run: Run, readable_blocks: int) -> Run:
     """The run, no longer than `readable_blocks`."""
-    return Run(node=run.node, tier=run.tier, block_count=min(run.block_count, readable_blocks))
+    return run if run.block_count <= readable_blocks else run._replace(block_count=readable_blocks)
 
 
 def _why_not(membership: Membership) -> MissReason:

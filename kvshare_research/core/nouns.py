@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,8 +94,7 @@ class Chain:
         raise IndexError(f"block {block_index} of a chain of {self.block_count}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """`block_count` first blocks of a chain, held by `node` in `tier`."""
 
     node: int

@@ -114,7 +114,7 @@ class FlatStore(IndexStore):
         depths = self.match_keys(keys_of(chain.hashes)).reshape(self.tier_count, -1).T
         nodes, tiers = np.nonzero(depths)
         found = zip(nodes.tolist(), tiers.tolist(), depths[nodes, tiers].tolist(), strict=True)
-        return Match(runs=tuple(Run(node=n, tier=t, block_count=d) for n, t, d in found))
+        return Match(runs=tuple(map(Run._make, found)))
 
     def rows(self, node: int) -> tuple[tuple[int, bytes, bytes | None, int], ...]:
         """(tier, hash, parent, copies) of a node, sorted by tier and hash."""

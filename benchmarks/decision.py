@@ -1,0 +1,167 @@
+"""The whole decision of one request on 64 nodes (hash, lookup, judge, quote, select), beside NVIDIA Dynamo's.
+
+    python -m benchmarks.decision blocks=200000 nodes=64
+
+Ours starts from the tokens as an array and uses the package's own functions in the router's order. The peer starts
+from a list of token ids, as its binding wants it, and also keeps load and queues.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from omegaconf import OmegaConf
+
+from kvshare_research.build import build
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.judging import judge
+from kvshare_research.core.nouns import Action, NodeLoad, Request, Segment
+from kvshare_research.core.ports import Cost, QuoteInput, Selector
+from kvshare_research.cost.links import LinkModel, LinkTable
+from kvshare_research.guard.keys import KeyRing, RootSecret
+from kvshare_research.guard.namespace import ModelSpace, chain
+
+from . import index_state
+from .index import spent_s, summary
+from .index_contenders import DynamoSelection
+
+STAGES = ("hash", "lookup", "judge", "quote", "select")
+CONF = Path(__file__).parents[1] / "conf"
+
+
+@dataclass
+class Settings:
+    blocks: int = 200_000
+    nodes: int = 64
+    lengths: list[int] = field(default_factory=lambda: [16, 128, 1024, 8192])
+    queries: int = 100
+    rounds: int = 5
+    seed: int = 1
+    peer: bool = True
+    out: str = "outputs/benchmarks/decision"
+
+
+def component(group: str, stem: str) -> Any:
+    return build(yaml.safe_load((CONF / group / f"{stem}.yaml").read_text()), group)
+
+
+class Decision:
+    """All that a router holds, and its steps one by one."""
+
+    def __init__(self, state: index_state.State) -> None:
+        self.directory, self.ring = Directory(tenants=("t",), groups=()), KeyRing(RootSecret.from_seed(0))
+        self.space = ModelSpace(model="m", dtype="float32", block_tokens=index_state.BLOCK_TOKENS)
+        self.index = component("index", "flat").new_store(state.node_count)
+        self.cost: Cost = component("cost", "ttft")
+        self.selector: Selector = component("selector", "cheapest")
+        self.links = LinkTable.start(state.node_count, LinkModel()).matrix(0)
+        self.loads = tuple(
+            NodeLoad(node=n, queued_work_us=n * 1000, capacity_blocks=10**6) for n in range(state.node_count)
+        )
+        for e in state.stored:
+            hashes = self._chain(index_state.tokens_of(state.prompts[e.prompt][: e.end]))
+            parent = hashes.block_hash(e.start - 1) if e.start else None
+            self.index.store(e.node, 0, parent, hashes.block_hashes(e.start, e.end))
+
+    def _chain(self, tokens: Any) -> Any:
+        segments = (Segment(scope_id=0, token_count=len(tokens)),)
+        return chain(tokens, segments, (0,), directory=self.directory, ring=self.ring, space=self.space)
+
+    def stages_us(self, tokens: Any) -> list[float]:
+        """Time of each stage; the sum is the decision."""
+        clock, marks = time.perf_counter_ns, []
+        request = Request(
+            request_id=1, tenant_id=1, segments=(Segment(scope_id=0, token_count=len(tokens)),), output_tokens_max=16,
+            ingress=0, arrival_us=0,
+        )  # fmt: skip
+        reader = self.directory.reader(1)
+        marks.append(clock())
+        hashes = self._chain(tokens)
+        marks.append(clock())
+        match = self.index.match(hashes)
+        marks.append(clock())
+        verdict = judge(match, hashes, reader, self.directory, 0)
+        marks.append(clock())
+        table = self.cost.quote(
+            QuoteInput(
+                request=request,
+                chain=hashes,
+                verdict=verdict,
+                loads=self.loads,
+                links=self.links,
+                actions=frozenset(Action),
+                block_bytes=1 << 20,
+                draw=1,
+            )
+        )
+        marks.append(clock())
+        self.selector.select(table)
+        marks.append(clock())
+        return [(b - a) / 1000 for a, b in pairwise(marks)]
+
+
+def peer_of(state: index_state.State) -> DynamoSelection | None:
+    try:
+        peer = DynamoSelection(state)
+    except ImportError as missing:
+        print(f"peer left out: {missing}", file=sys.stderr)
+        return None
+    spent_s(peer, peer.store, peer.events(state, state.stored, False))
+    return peer
+
+
+def measured(given: Settings) -> dict[str, Any]:
+    state = index_state.made(given.blocks, given.nodes, list(given.lengths), given.queries, given.seed)
+    ours = Decision(state)
+    peer = peer_of(state) if given.peer else None
+    rows: dict[str, dict[int, Any]] = {"ours": {}, "stages": {}, DynamoSelection.name: {}}
+    for length, queries in state.queries.items():
+        tokens = [q.tokens for q in queries]
+        asked = [peer.query(q) for q in queries] if peer else []
+        stages: list[list[list[float]]] = []
+        others: list[list[float]] = []
+        for _ in range(given.rounds + 1):  # the first warms everybody
+            stages.append([ours.stages_us(t) for t in tokens])
+            others.append([timed(peer.lookup, a) for a in asked] if peer else [])
+        rows["ours"][length] = summary([[sum(q) for q in r] for r in stages[1:]])
+        medians = np.median(np.array(stages[1:]), axis=(0, 1))
+        rows["stages"][length] = dict(zip(STAGES, medians.tolist(), strict=True))
+        if peer:
+            rows[DynamoSelection.name][length] = summary(others[1:])
+    return {"settings": asdict(given), "us": rows}
+
+
+def timed(call: Callable[[Any], Any], given: Any) -> float:
+    start = time.perf_counter_ns()
+    call(given)
+    return (time.perf_counter_ns() - start) / 1000
+
+
+def main() -> None:
+    given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
+    assert isinstance(given, Settings)
+    result = measured(given)
+    us = result["us"]
+    print(f"{'decision us, p50 (min..max of rounds) / p99':<44}" + "".join(f"{n:>34}" for n in given.lengths))
+    for name in ("ours", DynamoSelection.name):
+        form = "{p50_us:.1f} ({p50_us_min:.1f}..{p50_us_max:.1f}) / {p99_us:.1f}"
+        cells = [form.format(**c) for c in us[name].values()]
+        print(f"{name:<44}" + "".join(f"{c:>34}" for c in cells))
+    for stage in STAGES:
+        print(f"{'  ' + stage:<44}" + "".join(f"{us['stages'][n][stage]:>34.1f}" for n in given.lengths))
+    out = Path(given.out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{given.blocks}_blocks_{given.nodes}_nodes.json").write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
