@@ -2,7 +2,7 @@
 
 A request is a row of blocks, each MISSING, PENDING (being fetched) or PRESENT. Compute takes the first run of
 missing blocks whenever nothing before it is pending; so a split plan computes its front while its back arrives,
-and a failed fetch turns its blocks back to MISSING. Fetches start when a request is admitted, also while another computes.
+and a failed fetch turns its blocks back to MISSING. Fetches start on admission, also while another request computes.
 """
 
 from __future__ import annotations
@@ -321,14 +321,9 @@ class Worker:
         return effects
 
     def _stored(self, chain: Chain, start: int, hashes: list[bytes]) -> m.WorkerEffect:
-        return self._publish(
-            m.BlocksStored(
-                tier=Tier.DEVICE,
-                parent=chain.block_hash(start - 1) if start else None,
-                hashes=tuple(hashes),
-                scope_id=chain.scope_at(start),
-            )
-        )
+        parent = chain.block_hash(start - 1) if start else None
+        scope_id = chain.scope_at(start)
+        return self._publish(m.BlocksStored(tier=Tier.DEVICE, parent=parent, hashes=tuple(hashes), scope_id=scope_id))
 
     def _decode_done(self, event: m.DecodeDone, now_us: int) -> list[m.WorkerEffect]:
         running = self._admitted(event.request_id)
