@@ -235,8 +235,14 @@ def held_out_split(points: Sequence[Point], seed: int) -> tuple[tuple[Point, ...
     return fitted, tuple(p for p in points if p[:2] in chosen)
 
 
+# The fit asks for work a >= 0 of a kernel that skips what a causal mask hides (s*k + s*s/2 pairs of tokens) and b >= 0
+# of one that computes it all (s*k + s*s): c3 = a + b and c4 = a/2 + b. Nothing else grows with pairs, so a few noisy
+# timings cannot call the cost of tokens a cost of pairs, which would be far off for longer prompts.
+FROM_FIT = ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0), (0, 0, 1, 0, 0), (0, 0, 0, 1, 1), (0, 0, 0, 0.5, 1))
+
+
 def fit_prefill(points: Sequence[Point]) -> tuple[PrefillCoefficients, tuple[float, ...]]:
-    """Coefficients >= 0 in ps and their standard errors, from (new tokens, cached tokens, us)."""
+    """Coefficients >= 0 in ps and their standard errors, from (new tokens, cached tokens, us); c3/2 <= c4 <= c3."""
     import numpy as np
 
     from .robust import fit_relative
@@ -244,9 +250,11 @@ def fit_prefill(points: Sequence[Point]) -> tuple[PrefillCoefficients, tuple[flo
     new, cached, us = np.array(points, np.float64).T
     if us.min() <= 0:
         raise ConfigError("a prefill was timed at 0 us; the clock is too coarse to calibrate")
-    columns = np.stack([np.ones_like(new), new, cached, new * cached, new * new], axis=1)
-    values, errors = fit_relative(columns, us * PS_PER_US)
-    return PrefillCoefficients(*(round(v) for v in values)), tuple(float(e) for e in errors)
+    back = np.array(FROM_FIT)
+    columns = np.stack([np.ones_like(new), new, cached, new * cached, new * new], axis=1) @ back
+    values, covariance = fit_relative(columns, us * PS_PER_US)
+    errors = np.sqrt(np.maximum(np.diag(back @ covariance @ back.T), 0.0))
+    return PrefillCoefficients(*(round(v) for v in back @ values)), tuple(float(e) for e in errors)
 
 
 def median_error(coefficients: PrefillCoefficients, points: Sequence[Point]) -> float:

@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 def fit_relative(columns: Floats, target: Floats) -> tuple[Floats, Floats]:
-    """x >= 0 that makes columns @ x / target robustly close to 1, and its standard errors (0 where x is held at 0)."""
+    """x >= 0 that makes columns @ x / target robustly close to 1, and its covariance (0 where x is held at 0)."""
     import jax
 
     with jax.enable_x64(True):
@@ -39,8 +39,8 @@ def fit_relative(columns: Floats, target: Floats) -> tuple[Floats, Floats]:
         room = -(-count // ROWS_STEP) * ROWS_STEP
         filled = np.zeros((room, rows.shape[1]))
         filled[:count] = rows / scale
-        values, errors = _solver()(filled, np.arange(room) < count, supports)
-        return np.asarray(values) / scale, np.asarray(errors) / scale
+        values, covariance = _solver()(filled, np.arange(room) < count, supports)
+        return np.asarray(values) / scale, np.asarray(covariance) / np.outer(scale, scale)
 
 
 @cache
@@ -78,7 +78,6 @@ def _solver() -> Callable[..., Any]:
         system = gram * support[:, None] * support[None, :] + jnp.diag(1.0 - support)
         degrees = jnp.maximum(counts.sum() - support.sum(), 1.0)
         variance = (weights * residuals**2).sum() / degrees
-        errors = jnp.sqrt(jnp.maximum(jnp.diag(jnp.linalg.inv(system)) * variance, 0.0)) * support
-        return x, errors
+        return x, jnp.linalg.inv(system) * variance * support[:, None] * support[None, :]
 
     return jax.jit(solve)

@@ -69,6 +69,21 @@ def test_no_coefficient_is_negative_even_if_noise_asks_for_it() -> None:
         assert all(error == 0 for value, error in zip(found, errors, strict=True) if value == 0)
 
 
+def test_masked_and_unmasked_kernels_are_both_found() -> None:
+    for c4 in (110_000, 150_000, 220_000):  # from half of c3 to all of it
+        truth = TRUE._replace(c4_ps_per_token2=c4)
+        found, _ = c.fit_prefill(timings(truth, noise=0, outliers=0, seed=0))
+        assert found == pytest.approx(truth, rel=5e-3)
+
+
+def test_a_few_bad_timings_of_short_prompts_do_not_explode_on_long_ones() -> None:
+    """Nine timings on a crowded machine, one of them long: four times its length is far from sixteen times its time."""
+    crowded = [(16, 0, 20265), (16, 32, 22265), (16, 96, 17349), (16, 192, 19380), (32, 0, 68348), (32, 32, 15833)]
+    crowded += [(32, 96, 13405), (32, 192, 16258), (224, 0, 78208)]
+    found, _ = c.fit_prefill(crowded)
+    assert prefill_ps(found, 896, 0) <= 7 * prefill_ps(found, 224, 0)
+
+
 def test_standard_errors_cover_what_they_claim() -> None:
     """Over 40 draws, the planted per-token cost lies within two standard errors in at least four of five."""
     hits = 0

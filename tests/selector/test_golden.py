@@ -69,6 +69,14 @@ def test_equal_loads_go_to_the_nearest_node_then_the_lowest() -> None:
     assert RecomputeAlways().select(table_of(rows)) == 1
 
 
+def test_waiting_tokens_come_before_waiting_requests_and_those_before_distance() -> None:
+    long, short = {"queued_tokens": 900, "queued_requests": 1}, {"queued_tokens": 80, "queued_requests": 4}
+    rows = [{"action": RECOMPUTE, "executor": 0} | long, {"action": RECOMPUTE, "executor": 1, "rtt_us": 9} | short]
+    assert LeastLoaded().select(table_of(rows)) == 1
+    rows[0]["queued_tokens"] = 80
+    assert LeastLoaded().select(table_of(rows)) == 0
+
+
 def test_route_to_longest_prefix_goes_far() -> None:
     assert RouteToLongestPrefix().select(TABLE) == 6
 
