@@ -114,6 +114,8 @@ def _follow(world: World, job: Job) -> NoReturn:
 
 def _on_rank(world: World, job: Job, resolved: Any) -> int:
     """The job's exit code; if this rank fails, it says so and takes the others with it, so that none waits forever."""
+    if resolved.get("debug"):
+        os.environ["KVSHARE_DEBUG"] = "1"
     try:
         return job(_frozen(resolved), world.comm)
     except KeyboardInterrupt:
