@@ -22,7 +22,7 @@ from .core.errors import ConfigError
 
 # Set for every rank by MPICH, Intel MPI and Slurm's PMI; by PMIx launchers; by Open MPI.
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-GRACE_S = 30.0  # how long ranks may take after a signal to write what they have; a second signal ends them at once
+GRACE_S = 60.0  # how long ranks may take after a signal to write what they have; a second signal ends them at once
 POLL_S = 0.002  # a waiting rank sleeps this long between looks: it must not burn a core that another computes on
 _CONTROL_TAG = 1
 
