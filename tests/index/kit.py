@@ -14,9 +14,11 @@ from kvshare_research.core.ports import Index, IndexStore
 
 CONF = FilePath(__file__).parents[2] / "conf" / "index"
 NAMES = sorted(p.stem for p in CONF.glob("*.yaml"))
+EXACT = [name for name in NAMES if name != "segment"]  # the same answers as the specification, block by block
 Path = tuple[int, ...]  # a block is a path of small choices from the root
 
 
+@cache
 def load(name: str) -> Index:
     index = instantiate(OmegaConf.load(CONF / f"{name}.yaml"))
     assert Index in type(index).__mro__, "a policy inherits its seam by name"
@@ -35,6 +37,12 @@ def parent(path: Path) -> bytes | None:
 def chain(path: Path) -> Chain:
     hashes = b"".join(block(path[:k]) for k in range(1, len(path) + 1))
     return Chain(hashes=hashes, scope_ends=((0, len(path)),), block_tokens=16)
+
+
+def floor(name: str, path: Path, block_count: int) -> int:
+    """A run of so many blocks in the unit of the index."""
+    index = load(name)
+    return index.floor(chain(path), block_count) if hasattr(index, "floor") else block_count
 
 
 def depths(store: IndexStore, path: Path) -> dict[tuple[int, int], int]:

@@ -23,7 +23,7 @@ from kvshare_research.core.replica import Replica
 
 from . import kit, world
 
-KINDS = tuple(kit.NAMES[i % len(kit.NAMES)] for i in range(max(2, len(kit.NAMES))))
+KINDS = tuple(kit.EXACT)
 N, R, TIER = st.integers(0, 1), st.integers(0, len(KINDS) - 1), st.integers(0, 1)
 PATH = st.sampled_from(world.PATHS)
 

@@ -1,0 +1,44 @@
+"""Ways to cut a prompt into the units that a cache shares, and hash chains over units of any length."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .hashing import DIGEST_BYTES, ROOT_PARENT
+
+Tokens = NDArray[np.uint32]
+
+
+def block_ends(token_count: int, unit_tokens: int) -> list[int]:
+    """Ends of full blocks; a partial last block is no unit."""
+    return list(range(unit_tokens, token_count + 1, unit_tokens))
+
+
+def segment_ends(segment_tokens: Sequence[int]) -> list[int]:
+    """Ends of the prompt's segments."""
+    return list(accumulate(n for n in segment_tokens if n))
+
+
+def sentence_ends(tokens: Tokens, enders: NDArray[np.uint32]) -> list[int]:
+    """Ends of sentences: after a token of `enders` (stop, question and exclamation marks, line breaks) that no other
+    such token follows, and at the end of the prompt."""
+    is_end = np.isin(tokens, enders)
+    last = is_end & ~np.append(is_end[1:], False)
+    ends = (np.flatnonzero(last) + 1).tolist()
+    return ends if not len(tokens) or (ends and ends[-1] == len(tokens)) else [*ends, len(tokens)]
+
+
+def unit_hashes(key: bytes, tokens: Tokens, ends: Sequence[int]) -> list[bytes]:
+    """One keyed hash per unit, chained: equal at i means equal tokens and cuts up to there, but for collisions."""
+    parent, start, hashes = ROOT_PARENT, 0, []
+    for end in ends:
+        unit = tokens[start:end].astype("<u4").tobytes()
+        parent = hashlib.blake2b(parent + unit, key=key, digest_size=DIGEST_BYTES).digest()
+        hashes.append(parent)
+        start = end
+    return hashes
