@@ -40,6 +40,32 @@ def equal(x: costing.Choice, y: costing.Choice) -> Any:
 
 
 @theorem(
+    "C0",
+    "the formulas are the written ones: prefill c0 + c1 s + c2 k + c3 s k + c4 s s, fetch from its setup on, nothing "
+    "for nothing",
+    costing.prefill_ps,
+    costing.setup_ps,
+    costing.fetch_ps,
+    costing.ttft_us,
+    splitting.finish_ps,
+    splitting.next_finish_ps,
+    splitting.capped_ps,
+)
+def c0() -> Iterator[Obligation]:
+    c = costing.PrefillCoefficients(*ints("c", COEFFICIENTS))
+    s, k, rtt, inflight, rate, moved, start, n = z3.Ints("s k rtt inflight rate moved start n")
+    polynomial = c[0] + c[1] * s + c[2] * k + c[3] * s * k + c[4] * s * s
+    yield claim("prefill", {}, lift(costing.prefill_ps, c, s, k) == z3.If(s <= 0, 0, polynomial))
+    yield claim("setup", {}, lift(costing.setup_ps, rtt, inflight, rate) == rtt * 1_000_000 + inflight * rate)
+    yield claim("fetch", {}, lift(costing.fetch_ps, start, moved, rate) == z3.If(moved <= 0, 0, start + moved * rate))
+    yield claim("finish", {}, lift(splitting.finish_ps, start, rate, n) == z3.If(n <= 0, 0, start + n * rate))
+    yield claim("next finish", {}, lift(splitting.next_finish_ps, start, rate, n) == start + (n + 1) * rate)
+    yield claim("capped", {}, lift(splitting.capped_ps, rtt, start, n, rate) == larger(rtt, start + n * rate))
+    a, b, f, g, h, m = ints("part", "route queue fetch front suffix merge")
+    yield claim("ttft", {}, lift(costing.ttft_us, a, b, f, g, h, m) == a + b + larger(f, g) + h + m)
+
+
+@theorem(
     "C1",
     "of any number of ways the chosen one is quoted no later than computing everything, and than every other way",
     costing.better,

@@ -45,6 +45,8 @@ def live() -> Iterator[Obligation]:
         (rules.remove, (w.node, w.a), w.a.pinned == 0, gone),
     ]
     inv = w.inv()
+    for i, path in enumerate(paths(rules.may_evict, w.v, w.a, n, assume=list(inv.values()))):
+        yield claim(f"may_evict/{i}", {**inv, "path": path.condition}, z3.And(n >= 0, leaves) == path.value)
     for function, args, allowed, becomes in cases:
         # by name, so that a mutated rule is the one that runs
         for i, path in enumerate(paths(getattr(rules, function.__name__), *args, assume=list(inv.values()))):

@@ -136,6 +136,7 @@ NAMED = (
             "an entry is applied over a gap"),
     _mutant("IDX-CONV", "protocol.decide", "message_seq > done:\n        return Decision(HOLD",
             "message_seq > done + 1:\n        return Decision(HOLD", "the last entry, lost, is never noticed"),
+    _mutant("C0", "costing.fetch_ps", "moved_bytes <= 0", "moved_bytes < 0", "moving nothing is charged a round trip"),
     _mutant("C1", "costing.better", "candidate.ttft_us < best.ttft_us", "candidate.ttft_us > best.ttft_us",
             "the slowest way is chosen"),
     _mutant("C2", "costing.better", "return candidate if candidate.source < best.source else best", "return candidate",

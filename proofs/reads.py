@@ -13,7 +13,7 @@ import z3
 from kvshare_research.core import rights
 
 from .kit import Obligation, claim, theorem
-from .spec import Permission, ints, membership, permitted, reader, scope, scope_ok
+from .spec import Permission, any_scope, ints, membership, permitted, reader, scope, scope_ok
 from .symexec import lift, paths
 
 
@@ -33,7 +33,7 @@ def ticket(prefix: str = "ticket") -> rights.Ticket:
 def i1() -> Iterator[Obligation]:
     s, r, row, ghost = scope("scope"), reader(), membership(), Permission()
     generation, now, lease = z3.Ints("generation now lease")
-    pre = {"scope": scope_ok(s), "ghost": ghost.agrees(row)}
+    pre = {"scope": any_scope(s), "ghost": ghost.agrees(row)}
     for i, path in enumerate(paths(rights.may_read, s, r, row, now, assume=list(pre.values()))):
         yield claim(f"may_read/{i}", {**pre, "path": path.condition}, permitted(s, r, ghost, now) == path.value)
     for i, path in enumerate(paths(rights.open_read, s, r, row, generation, now, lease, assume=list(pre.values()))):

@@ -100,6 +100,11 @@ def scope_ok(s: rights.Scope) -> Any:
     return z3.And(0 <= s.level, s.level <= 5, s.party >= 0, z3.Or(s.level == 0, s.level == 5) == (s.party == 0))
 
 
+def any_scope(s: rights.Scope) -> Any:
+    """Whatever a table may hold by mistake: any level with any party."""
+    return z3.And(0 <= s.level, s.level <= 5, s.party >= 0)
+
+
 def reader(prefix: str = "reader") -> rights.Reader:
     return rights.Reader(*ints(prefix, "tenant user session"))
 

@@ -1,0 +1,105 @@
+"""The attacks of a run: each tenancy, each signal, with what must be true of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import final
+
+from kvshare_research.core.ports import Tenancy
+from kvshare_research.guard.isolated import Isolated
+from kvshare_research.guard.layered import Layered
+from kvshare_research.guard.one_group import OneGroup
+from kvshare_research.guard.shard import Shard
+
+from .probing import Scene, Seen, play
+from .scores import Power, power
+
+REAL_AT_LEAST = 0.95  # an attack that does not work without a guard shows nothing about a guard
+SAFE_AT_MOST = 0.55
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A guard, and whether it must withstand (True), must fail (False), or is only reported (None)."""
+
+    name: str
+    tenancy: Tenancy
+    withstands: bool | None
+    shared_secret: bool = False
+    constant_shape: bool = False
+
+
+CASES = (
+    Case(name="one_group", tenancy=OneGroup(), withstands=False),
+    Case(name="isolated", tenancy=Isolated(), withstands=True),
+    Case(name="shard", tenancy=Shard(), withstands=True),
+    Case(name="layered", tenancy=Layered(), withstands=True),
+    Case(name="layered, constant shape", tenancy=Layered(), withstands=True, constant_shape=True),
+    Case(name="layered, secret in a group's text", tenancy=Layered(), withstands=None, shared_secret=True),
+    Case(
+        name="layered, secret in a group's text, constant shape", tenancy=Layered(), withstands=None,
+        shared_secret=True, constant_shape=True,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One signal under one guard."""
+
+    guard: str
+    signal: str
+    power: Power
+    verdict: str  # as it must be, NOT AS IT MUST BE, reported
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attacks:
+    """Probing by time, by order of answers asked for at once, and by the count of reused tokens that some bill."""
+
+    scene: Scene
+    out: str | None = None  # a file for the rows, as JSON
+
+    def run(self) -> int:
+        """Prints a row per guard and signal; 1 if a guard that must withstand does not, or the attack is not real."""
+        print(f"{'guard':52} {'signal':14} {'AUC':>6}  {'95 % interval':15} {'success@1':>9} {'@3':>6}  [simulated]")
+        rows = []
+        for row in self.rows():
+            rows.append(row)
+            p = row.power
+            print(
+                f"{row.guard:52} {row.signal:14} {p.auc:6.3f}  {p.low:6.3f} to {p.high:5.3f} {p.success_at_1:9.3f} "
+                f"{p.success_at_3:6.3f}  {row.verdict}",
+                flush=True,
+            )
+        chance = 1 / self.scene.candidates
+        print(f"{self.scene.secrets} secrets, {self.scene.candidates} probes each; blind: success@1 {chance:.3f}")
+        if self.out is not None:
+            Path(self.out).write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        return int(any(row.verdict.startswith("NOT") for row in rows))
+
+    def rows(self) -> Iterator[Row]:
+        """One after the other, as they come."""
+        for case in CASES:
+            apart = self._seen(case, self.scene)
+            at_once = self._seen(case, replace(self.scene, gap_us=0, seed=self.scene.seed + 1))
+            signals = {"time": -apart.ttft_us, "order": -at_once.finished_us, "reused tokens": apart.reused_tokens}
+            for signal, scores in signals.items():
+                found = power(scores, self.scene.seed)
+                # answers come in the order of a first-come queue, so the order is no attack of its own
+                real = signal != "order"
+                yield Row(guard=case.name, signal=signal, power=found, verdict=_verdict(case, found, real))
+
+    def _seen(self, case: Case, scene: Scene) -> Seen:
+        return play(scene, case.tenancy, shared_secret=case.shared_secret, constant_shape=case.constant_shape)
+
+
+def _verdict(case: Case, found: Power, real: bool) -> str:
+    if case.withstands is None or not (case.withstands or real):
+        return "reported"
+    good = found.high <= SAFE_AT_MOST if case.withstands else found.auc >= REAL_AT_LEAST
+    return "as it must be" if good else "NOT AS IT MUST BE"

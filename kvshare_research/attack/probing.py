@@ -1,0 +1,198 @@
+"""A hostile tenant in a fleet of shipped machines, in virtual time: it knows the template and guesses a secret field.
+
+Each victim's prompt is public template + secret + private tail. Then the attacker sends the template with one
+candidate after another and watches what it is told. Others send requests meanwhile, so that times are not clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core.costing import PS_PER_US, PrefillCoefficients, prefill_ps
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.ledger import Ledger
+from kvshare_research.core.nouns import Action, Chain, LinkRow, Outcome, Request, Segment
+from kvshare_research.core.ports import Tenancy
+from kvshare_research.core.rights import EVERYBODY, GROUP, TENANT, Scope
+from kvshare_research.core.router import Router, RouterPolicy
+from kvshare_research.core.running import WorkerPolicy
+from kvshare_research.core.worker import Worker
+from kvshare_research.cost.links import LinkModel, LinkTable
+from kvshare_research.cost.ttft import TtftCost
+from kvshare_research.driver.simulator import Simulator
+from kvshare_research.driver.simulator_engine import EngineModel
+from kvshare_research.guard.keys import KeyRing, RootSecret
+from kvshare_research.guard.namespace import ModelSpace, chain
+from kvshare_research.index.reference import ReferenceIndex
+from kvshare_research.retention.lru import LruRetention
+from kvshare_research.schedule.fcfs import FcfsSchedule
+from kvshare_research.selector.cheapest import Cheapest
+
+from .scores import Floats
+
+VICTIM, ATTACKER, OTHERS = 1, 2, 3
+GUILD = Scope(GROUP, 1)
+BASE = (
+    Directory(
+        tenants=("victim", "attacker", "others"),
+        groups=("guild",),
+        scopes=(EVERYBODY, GUILD, *(Scope(TENANT, i) for i in (VICTIM, ATTACKER, OTHERS))),
+    )
+    .granted(VICTIM, 1)
+    .granted(ATTACKER, 1)
+)
+BLOCK_TOKENS, BLOCK_BYTES = 16, 1 << 19
+TAIL_TOKENS = 8
+VOCABULARY = 50_000
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Where the attack takes place. Times in us."""
+
+    nodes: int
+    secrets: int
+    candidates: int
+    template_blocks: int
+    secret_blocks: int
+    gap_us: int  # between two probes; 0 sends all candidates of a secret at once
+    others_gap_us: int  # mean time between two requests of others
+    jitter_us: int  # standard deviation of what the way to the attacker adds
+    us_per_token: int
+    capacity_blocks: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the attacker is told of each probe: [secret, candidate], candidate 0 the right one."""
+
+    ttft_us: Floats
+    finished_us: Floats
+    reused_tokens: Floats
+
+
+@dataclass(slots=True)
+class _Trace:
+    """Requests in order of arrival, and which (secret, candidate) a request number stands for."""
+
+    arrivals: list[tuple[Request, Chain]]
+    probes: dict[int, tuple[int, int]]
+
+
+def play(scene: Scene, tenancy: Tenancy, *, shared_secret: bool, constant_shape: bool) -> Seen:
+    """All probes of all secrets under one tenancy. `shared_secret`: the secret stands in text of a group that the
+    attacker belongs to. `constant_shape`: answers are held back to what they would have taken without any reuse."""
+    directory = tenancy.directory(BASE)
+    directory = replace(directory, accounts=tenancy.accounts(directory, scene.capacity_blocks))
+    trace = _trace(scene, tenancy, directory, GUILD if shared_secret else None)
+    sim = _fleet(scene, directory)
+    sim.feed(iter(trace.arrivals))
+    return _seen(scene, trace, sim.run(), constant_shape)
+
+
+def _coefficients(scene: Scene) -> PrefillCoefficients:
+    per_token_ps = scene.us_per_token * PS_PER_US
+    return PrefillCoefficients(1_000 * PS_PER_US, per_token_ps, per_token_ps // 1_000, 0, 0)
+
+
+def _fleet(scene: Scene, directory: Directory) -> Simulator:
+    coefficients = _coefficients(scene)
+    cost = TtftCost(**coefficients._asdict(), merge_ps_per_byte=0)
+    link = LinkRow(rtt_us=200, rtt_high_us=200, ps_per_byte=800, ps_per_byte_high=800)
+    policy = WorkerPolicy(
+        retention=LruRetention(), schedule=FcfsSchedule(), block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES
+    )
+    router = Router(
+        policy=RouterPolicy(cost=cost, selector=Cheapest(), actions=frozenset(Action), block_bytes=BLOCK_BYTES),
+        directory=directory,
+        index=ReferenceIndex().new_store(scene.nodes),
+        links=LinkTable.start(scene.nodes, LinkModel(rtt_us=200, ps_per_byte=800)),
+        node_count=scene.nodes,
+    )
+
+    def worker(node: int) -> Worker:
+        ledger = Ledger(capacity_blocks=scene.capacity_blocks, accounts=directory.accounts, retention=policy.retention)
+        return Worker(node=node, incarnation=1, policy=policy, ledger=ledger, directory=directory)
+
+    return Simulator(
+        router=router,
+        workers=[worker(node) for node in range(scene.nodes)],
+        links=[[link] * scene.nodes] * scene.nodes,
+        engine=EngineModel(prefill=coefficients, decode_step_ps=10 * PS_PER_US),
+        block_bytes=BLOCK_BYTES,
+        seed=scene.seed,
+    )
+
+
+def _trace(scene: Scene, tenancy: Tenancy, directory: Directory, shared: Scope | None) -> _Trace:
+    """Victims, probes and bystanders, by arrival time."""
+    draw = np.random.default_rng(scene.seed)
+    ring, space = KeyRing(RootSecret.from_seed(scene.seed)), ModelSpace(
+        model="modelled", dtype="float16", block_tokens=BLOCK_TOKENS
+    )  # fmt: skip
+
+    def text(blocks: int) -> NDArray[np.uint32]:
+        return draw.integers(0, VOCABULARY, blocks * BLOCK_TOKENS, dtype=np.uint32)
+
+    template = text(scene.template_blocks)
+
+    def prompt(tenant: int, secret: NDArray[np.uint32], at_us: int, number: int) -> tuple[Request, Chain]:
+        tail = draw.integers(0, VOCABULARY, TAIL_TOKENS, dtype=np.uint32)
+        own = Scope(TENANT, tenant)
+        parts = ((EVERYBODY, template), (shared or own, secret), (own, tail))
+        asked = [Segment(scope_id=directory.scope_id(s), token_count=len(t)) for s, t in parts]
+        ids = tenancy.scopes(tenant, asked, directory)
+        segments = tuple(Segment(scope_id=i, token_count=s.token_count) for i, s in zip(ids, asked, strict=True))
+        tokens = np.concatenate([t for _, t in parts])
+        made = chain(tokens, segments, ids, directory=directory, ring=ring, space=space)
+        request = Request(
+            request_id=number, tenant_id=tenant, segments=segments, output_tokens_max=1,
+            ingress=int(draw.integers(scene.nodes)), arrival_us=at_us,
+        )  # fmt: skip
+        return request, made
+
+    plan: list[tuple[int, int, NDArray[np.uint32], tuple[int, int] | None]] = []
+    room_us = max(scene.gap_us, scene.us_per_token * BLOCK_TOKENS * (scene.template_blocks + scene.secret_blocks))
+    for secret in range(scene.secrets):
+        start = secret * room_us * (scene.candidates + 2)
+        candidates = [text(scene.secret_blocks) for _ in range(scene.candidates)]
+        plan.append((start, VICTIM, candidates[0], None))
+        for position, candidate in enumerate(draw.permutation(scene.candidates)):
+            at_us = start + room_us + position * scene.gap_us
+            plan.append((at_us, ATTACKER, candidates[candidate], (secret, int(candidate))))
+    plan.extend((at_us, OTHERS, text(scene.secret_blocks), None) for at_us in _others(scene, draw, plan[-1][0]))
+    plan.sort(key=lambda row: row[0])
+    arrivals = [prompt(tenant, secret, at_us, i) for i, (at_us, tenant, secret, _) in enumerate(plan)]
+    return _Trace(arrivals, {i: probe for i, (_, _, _, probe) in enumerate(plan) if probe is not None})
+
+
+def _others(scene: Scene, draw: np.random.Generator, end_us: int) -> Iterator[int]:
+    """Arrival times of bystanders, exponential gaps."""
+    at_us = 0.0
+    while scene.others_gap_us and (at_us := at_us + draw.exponential(scene.others_gap_us)) < end_us:
+        yield int(at_us)
+
+
+def _seen(scene: Scene, trace: _Trace, outcomes: list[Outcome], constant_shape: bool) -> Seen:
+    noise = np.random.default_rng(scene.seed + 1).normal(0, scene.jitter_us, (scene.secrets, scene.candidates))
+    ttft, finished, reused = (np.zeros((scene.secrets, scene.candidates)) for _ in range(3))
+    coefficients = _coefficients(scene)
+    for outcome in outcomes:
+        at = trace.probes.get(outcome.request_id)
+        if at is None:
+            continue
+        held_us = 0
+        if constant_shape:
+            whole_us = prefill_ps(coefficients, outcome.prompt_tokens, 0) // PS_PER_US
+            held_us = max(0, whole_us - outcome.prefill_us - outcome.fetch_us)
+        ttft[at] = outcome.ttft_us + held_us + noise[at]
+        finished[at] = outcome.arrival_us + outcome.end_to_end_us + held_us + noise[at]
+        reused[at] = 0 if constant_shape else outcome.prompt_tokens - outcome.computed_tokens
+    return Seen(ttft_us=ttft, finished_us=finished, reused_tokens=reused)
