@@ -53,6 +53,8 @@ class Publisher:
         context: Any = zmq.Context.instance()
         self._live = _bound(context, zmq.PUB, endpoint, "events.endpoint")
         self._replay = _bound(context, zmq.ROUTER, replay_endpoint, "events.replay") if replay_endpoint else None
+        self.endpoint = self._live.getsockopt_string(zmq.LAST_ENDPOINT)  # with the port, where `*` was asked for
+        self.replay_endpoint = self._replay.getsockopt_string(zmq.LAST_ENDPOINT) if self._replay else None
 
     def publish(self, events: Sequence[Event], time_s: float, rank: int | None = 0) -> int:
         """The events are on their way as one batch; returns its number."""
