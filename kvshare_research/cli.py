@@ -204,13 +204,18 @@ def _report(error: BaseException, where: str = "") -> int:
         traceback.print_exception(error)
     message = " ".join(str(error).split())
     if isinstance(error, KvShareError):
-        print(f"error{where}: {message}", file=sys.stderr, flush=True)
+        _say(f"error{where}: {message}")
         return 2 if isinstance(error, ConfigError) else 1
     frame = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
     place = f" at {Path(frame.filename).name}:{frame.lineno}" if frame else ""
     name = type(error).__name__
-    print(f"internal error{where}: {name}: {message}{place}; `debug=true` shows more", file=sys.stderr, flush=True)
+    _say(f"internal error{where}: {name}: {message}{place}; `debug=true` shows more")
     return 1
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")  # in one piece: lines of several ranks must not mix
+    sys.stderr.flush()
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from .core.errors import ConfigError
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 GRACE_S = 60.0  # how long ranks may take after a signal to write what they have; a second signal ends them at once
 POLL_S = 0.002  # a waiting rank sleeps this long between looks: it must not burn a core that another computes on
+HEARD_S = 0.2  # how long a launcher may take to pass on the last words of a rank before it ends all of them
 _CONTROL_TAG = 1
 
 
@@ -157,6 +158,7 @@ class World:
         """Every rank of the job ends now, without its consent."""
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(HEARD_S)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what went wrong has been said; MPI would add lines of its own
         self.comm.Abort(code)
         raise SystemExit(code)
