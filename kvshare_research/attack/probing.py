@@ -48,6 +48,7 @@ BASE = (
 )
 BLOCK_TOKENS, BLOCK_BYTES = 16, 1 << 19
 TAIL_TOKENS = 8
+RTT_US = 200
 VOCABULARY = 50_000
 
 
@@ -88,7 +89,7 @@ class _Trace:
 
 def play(scene: Scene, tenancy: Tenancy, *, shared_secret: bool, constant_shape: bool) -> Seen:
     """All probes of all secrets under one tenancy. `shared_secret`: the secret stands in text of a group that the
-    attacker belongs to. `constant_shape`: answers are held back to what they would have taken without any reuse."""
+    attacker belongs to. `constant_shape`: answers are held back to what computing everything far away would have taken."""
     directory = tenancy.directory(BASE)
     directory = replace(directory, accounts=tenancy.accounts(directory, scene.capacity_blocks))
     trace = _trace(scene, tenancy, directory, GUILD if shared_secret else None)
@@ -105,7 +106,7 @@ def _coefficients(scene: Scene) -> PrefillCoefficients:
 def _fleet(scene: Scene, directory: Directory) -> Simulator:
     coefficients = _coefficients(scene)
     cost = TtftCost(**coefficients._asdict(), merge_ps_per_byte=0)
-    link = LinkRow(rtt_us=200, rtt_high_us=200, ps_per_byte=800, ps_per_byte_high=800)
+    link = LinkRow(rtt_us=RTT_US, rtt_high_us=RTT_US, ps_per_byte=800, ps_per_byte_high=800)
     policy = WorkerPolicy(
         retention=LruRetention(), schedule=FcfsSchedule(), block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES
     )
@@ -113,7 +114,7 @@ def _fleet(scene: Scene, directory: Directory) -> Simulator:
         policy=RouterPolicy(cost=cost, selector=Cheapest(), actions=frozenset(Action), block_bytes=BLOCK_BYTES),
         directory=directory,
         index=ReferenceIndex().new_store(scene.nodes),
-        links=LinkTable.start(scene.nodes, LinkModel(rtt_us=200, ps_per_byte=800)),
+        links=LinkTable.start(scene.nodes, LinkModel(rtt_us=RTT_US, ps_per_byte=800)),
         node_count=scene.nodes,
     )
 
@@ -190,8 +191,9 @@ def _seen(scene: Scene, trace: _Trace, outcomes: list[Outcome], constant_shape: 
             continue
         held_us = 0
         if constant_shape:
-            whole_us = prefill_ps(coefficients, outcome.prompt_tokens, 0) // PS_PER_US
-            held_us = max(0, whole_us - outcome.prefill_us - outcome.fetch_us)
+            # Computing everything, reached over the longest way: a hit is routed to its holder, and that shows too.
+            whole_us = prefill_ps(coefficients, outcome.prompt_tokens, 0) // PS_PER_US + RTT_US
+            held_us = max(0, whole_us - outcome.prefill_us - outcome.fetch_us - outcome.route_us)
         ttft[at] = outcome.ttft_us + held_us + noise[at]
         finished[at] = outcome.arrival_us + outcome.end_to_end_us + held_us + noise[at]
         reused[at] = 0 if constant_shape else outcome.prompt_tokens - outcome.computed_tokens
