@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from . import agree, kit, suite
@@ -57,6 +58,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("-v", "--verbose", action="store_true", help="show every obligation")
     given = parser.parse_args()
+    if given.cvc5 and find_spec("cvc5") is None:
+        parser.error("the second solver is not installed: pip install 'kvshare_research[cvc5]'")
     unknown = set(given.ids) - set(kit.THEOREMS)
     if unknown:
         parser.error(f"no theorem {', '.join(sorted(unknown))}; there are {', '.join(kit.THEOREMS)}")

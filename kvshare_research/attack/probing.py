@@ -89,7 +89,7 @@ class _Trace:
 
 def play(scene: Scene, tenancy: Tenancy, *, shared_secret: bool, constant_shape: bool) -> Seen:
     """All probes of all secrets under one tenancy. `shared_secret`: the secret stands in text of a group that the
-    attacker belongs to. `constant_shape`: answers are held back to what computing everything far away would have taken."""
+    attacker belongs to. `constant_shape`: answers are held back to what computing everything far away would take."""
     directory = tenancy.directory(BASE)
     directory = replace(directory, accounts=tenancy.accounts(directory, scene.capacity_blocks))
     trace = _trace(scene, tenancy, directory, GUILD if shared_secret else None)
