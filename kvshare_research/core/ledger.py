@@ -179,7 +179,9 @@ class Ledger:
         within = all(self.account(s).pinned + count <= self.account(s).limit for s, count in counts.items())
         return within and pinned + sum(counts.values()) <= self.node.capacity
 
-    def allocate(self, scope_id: int, count: int, now_us: int) -> tuple[tuple[Block, ...] | None, tuple[Evicted, ...]]:
+    def allocate(
+        self, scope_id: int, count: int, now_us: int, *, evict: bool = True
+    ) -> tuple[tuple[Block, ...] | None, tuple[Evicted, ...]]:
         """`count` pinned unnamed blocks for the scope, or None when that many cannot be had now.
 
         Evicts as needed, leaves first, lowest class first, then lowest retention score. What it evicted before
@@ -188,9 +190,9 @@ class Ledger:
         evicted: list[Evicted] = []
         free = self._admit_free(scope_id, count)
         taken = [self._occupy(scope_id, now_us) for _ in range(free)]
-        if len(taken) < count and self.retention.ages:
+        if evict and len(taken) < count and self.retention.ages:
             self._victims.score_again(self._blocks, now_us)
-        while len(taken) < count:
+        while evict and len(taken) < count:
             got = self._replace(scope_id, count - len(taken), now_us, evicted)
             if not got:
                 break
@@ -202,6 +204,15 @@ class Ledger:
         for block in taken:
             self._vacate(block)
         return None, tuple(evicted)
+
+    @property
+    def free_blocks(self) -> int:
+        """Slots that hold nothing."""
+        return len(self._free)
+
+    def is_held(self, block: Block) -> bool:
+        """Whether the block is still in its slot."""
+        return self._blocks.get(block.slot) is block
 
     def _admit_free(self, scope_id: int, count: int) -> int:
         """So many of `count` blocks are admitted without evicting anything."""
@@ -338,15 +349,16 @@ class Ledger:
     def purge(self, scope_ids: frozenset[int]) -> tuple[Evicted, ...]:
         """Every unpinned named block of these scopes is gone (tenant removed, scope demoted)."""
         gone = [b for b in self.named() if b.scope_id in scope_ids and not b.pins]
-        return self._drop_named(gone)
+        return self.drop_named(gone)
 
     def sweep(self, now_us: int) -> tuple[Evicted, ...]:
         """Every unpinned block past its TTL is gone."""
         if not any(spec.ttl_us is not None for spec in self.specs.values()):
             return ()
-        return self._drop_named([b for b in self.named() if not b.pins and self._is_expired(b, now_us)])
+        return self.drop_named([b for b in self.named() if not b.pins and self._is_expired(b, now_us)])
 
-    def _drop_named(self, blocks: list[Block]) -> tuple[Evicted, ...]:
+    def drop_named(self, blocks: list[Block]) -> tuple[Evicted, ...]:
+        """These unpinned named blocks are gone."""
         out = []
         for block in blocks:
             assert block.block_hash is not None

@@ -8,6 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .directory import Directory
+from .foretold import (
+    PrefetchAsked as PrefetchAsked,
+)
+from .foretold import (
+    PrefetchCancelled as PrefetchCancelled,
+)
+from .foretold import (
+    PrefetchEnded as PrefetchEnded,
+)
+from .foretold import (
+    PrefixesReleased as PrefixesReleased,
+)
+from .foretold import (
+    ReportPrefetch as ReportPrefetch,
+)
+from .foretold import (
+    SendPrefetch as SendPrefetch,
+)
 from .nouns import Chain, Outcome, Plan, Request
 from .poollog import (
     BlocksRemoved as BlocksRemoved,
@@ -111,13 +129,6 @@ class DirectoryAcknowledged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixesReleased:
-    """The whole released set from now on: names under their wider keys; see `ports.Disclosure`."""
-
-    names: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     """Time passed; leases, deadlines and speculative entries may run out."""
 
@@ -134,6 +145,7 @@ RouterEvent = (
     | NodeJoined
     | DirectoryChanged
     | DirectoryAcknowledged
+    | PrefetchEnded
     | PrefixesReleased
     | Ticked
 )
@@ -176,7 +188,7 @@ class SendDirectory:
     directory: Directory
 
 
-RouterEffect = Dispatch | AskSnapshot | Reject | Record | SendDirectory
+RouterEffect = Dispatch | AskSnapshot | Reject | Record | SendDirectory | SendPrefetch
 
 
 # ------------------------------------------------------------- worker: events
@@ -264,6 +276,8 @@ class SnapshotAsked:
 
 WorkerEvent = (
     Dispatched
+    | PrefetchAsked
+    | PrefetchCancelled
     | FetchAsked
     | FetchSent
     | FetchLanded
@@ -381,5 +395,6 @@ WorkerEffect = (
     | ReportCompleted
     | ReturnPlan
     | ReportLink
+    | ReportPrefetch
     | AcknowledgeDirectory
 )

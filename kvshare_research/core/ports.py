@@ -154,9 +154,29 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefetchIntent:
-    """Move blocks [0, block_count) of a chain to `node` before a request asks."""
+class Seen:
+    """What a prefetch policy is told of each dispatched request. `prefix_blocks` are the full blocks before the last
+    segment: what another request may share. `step` is the application, as a declared workflow names it."""
 
+    request_id: int
+    tenant_id: int
+    user_id: int
+    step: str
+    chain: Chain
+    prefix_blocks: int
+    executor: int
+    ingress: int
+    queued_requests: int  # at the executor, this one not counted
+    pulled_blocks: int  # that its plan fetches
+    now_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefetchIntent:
+    """Move blocks [0, block_count) of a chain to `node` before a request of this tenant asks there."""
+
+    tenant_id: int
+    user_id: int
     chain: Chain
     block_count: int
     node: int
@@ -165,9 +185,20 @@ class PrefetchIntent:
 
 
 class Prefetch(Protocol):
-    """What to move before it is asked for; may propose nothing that a request could not have fetched."""
+    """What to move before it is asked for. The router fetches an intent only where its tenant may read, where the
+    expected gain exceeds the price of what is moved in vain, and as long as less than the bound is on its way."""
 
-    def propose(self, now_us: int) -> tuple[PrefetchIntent, ...]: ...
+    price_ps_per_byte: int  # of a byte moved in vain, in time
+    inflight_bytes_max: int  # on the way to one node
+
+    def initial_state(self) -> Any:
+        """The state before any request."""
+
+    def observe(self, state: Any, seen: Seen) -> Any:
+        """The state after one more dispatch."""
+
+    def propose(self, state: Any, now_us: int) -> tuple[Any, tuple[PrefetchIntent, ...]]:
+        """The state after proposing, and what to move now, most valuable first."""
 
 
 class Noise(Protocol):

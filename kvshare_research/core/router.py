@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from . import messages as m
 from .directory import Directory
+from .foresight import Foresight, OpenPrefetch, best_source, front, stand_in
 from .judging import judge
-from .nouns import Action, MissReason, NodeLoad, Outcome, Plan, Status, Tier
+from .nouns import Action, Chain, Match, MissReason, NodeLoad, Outcome, Plan, Request, Run, Status, Tier
 from .planning import Decision, missed_tokens, plan_of
-from .ports import Cost, IndexStore, Links, QuoteInput, Selector
+from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
 from .replica import Replica
 
 FORGOTTEN_MAX = 1 << 16  # removed block hashes remembered, to tell EVICTED from UNKNOWN
@@ -29,6 +30,7 @@ class RouterPolicy:
     actions: frozenset[Action]
     block_bytes: int
     guess_us: int = 0  # how long blocks are expected on an executor before it confirms them; 0: never guessed
+    prefetch: Prefetch | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class Router:
         self.directory = directory
         self.links = links
         self.replica = Replica(index, node_count)
+        self.foresight = None if policy.prefetch is None else Foresight(policy.prefetch)
         self._nodes = [_NodeView() for _ in range(node_count)]
         self._pending: dict[int, _Pending] = {}
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
@@ -80,6 +83,7 @@ class Router:
             m.NodeJoined: self._node_joined,
             m.DirectoryChanged: self._directory_changed,
             m.DirectoryAcknowledged: self._directory_acknowledged,
+            m.PrefetchEnded: self._prefetch_ended,
             m.PrefixesReleased: self._prefixes_released,
             m.Ticked: self._ticked,
         }
@@ -149,7 +153,70 @@ class Router:
             hashes = event.chain.block_hashes(0, event.chain.block_count)
             self.replica.guess(plan.executor, Tier.DEVICE, None, hashes, now_us + self.policy.guess_us)
         reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
-        return (m.Dispatch(request=request, chain=event.chain, plan=plan, reader=reader),)
+        if self.foresight is not None:
+            ahead = sum(p.decision.plan.executor == plan.executor for p in self._pending.values()) - 1
+            self.foresight.observe(request, event.chain, plan, ahead, now_us)
+        return (m.Dispatch(request=request, chain=event.chain, plan=plan, reader=reader), *self._foresee(now_us))
+
+    # ------------------------------------------------------------------ what may be asked for next
+    def _foresee(self, now_us: int) -> tuple[m.RouterEffect, ...]:
+        if self.foresight is None:
+            return ()
+        asked = (self._prefetch(self.foresight, intent, now_us) for intent in self.foresight.intents(now_us))
+        return tuple(effect for effect in asked if effect is not None)
+
+    def _prefetch(self, foresight: Foresight, intent: PrefetchIntent, now_us: int) -> m.SendPrefetch | None:
+        """The intent as a prefetch of what its tenant may read and another node holds, if that is worth its bytes."""
+        alive = frozenset(i for i, node in enumerate(self._nodes) if node.alive)
+        reader = self.directory.reader(intent.tenant_id, intent.user_id)
+        verdict = judge(self.replica.match(intent.chain), intent.chain, reader, self.directory, now_us)
+        here = verdict.depth(intent.node)
+        there, source = best_source(verdict, intent.node, alive)
+        end = min(intent.block_count, there)
+        if intent.node not in alive or end <= here or intent.deadline_us <= now_us:
+            foresight.counters["refused: nothing to move"] += 1
+            return None
+        chain, size = front(intent.chain, end), (end - here) * self.policy.block_bytes
+        wanted = stand_in(0, intent, chain, now_us)
+        without = self._ttft_us(wanted, chain, self.replica.match(chain), now_us)
+        with_it = self._ttft_us(wanted, chain, Match(runs=(Run(node=intent.node, tier=0, block_count=end),)), now_us)
+        if not foresight.pays(intent.probability, without - with_it, size):
+            return None
+        number = foresight.begin(source, intent.node, size)
+        if number is None:
+            return None
+        self.links = self.links.sending(source, intent.node, size)
+        asked = m.PrefetchAsked(
+            request=replace(wanted, request_id=number), chain=chain, start=here, source=source, reader=reader,
+            deadline_us=intent.deadline_us - now_us,
+        )  # fmt: skip
+        return m.SendPrefetch(node=intent.node, asked=asked)
+
+    def _ttft_us(self, request: Request, chain: Chain, match: Match, now_us: int) -> int:
+        """The least predicted time to serve a pinned request, were `match` what the nodes hold."""
+        reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
+        verdict = judge(match, chain, reader, self.directory, now_us)
+        table = self.policy.cost.quote(
+            QuoteInput(
+                request=request,
+                chain=chain,
+                verdict=verdict,
+                loads=self._loads(now_us, None),
+                links=self.links.matrix(now_us),
+                actions=self.policy.actions,
+                block_bytes=self.policy.block_bytes,
+                draw=0,
+            )
+        )
+        return int(table.ttft_us.min())
+
+    def _prefetch_ended(self, event: m.PrefetchEnded, now_us: int) -> tuple[m.RouterEffect, ...]:
+        if self.foresight is not None and (row := self.foresight.end(event.prefetch_id)) is not None:
+            self._arrived_bytes(row)
+        return ()
+
+    def _arrived_bytes(self, row: OpenPrefetch) -> None:
+        self.links = self.links.sending(row.source, row.node, -row.byte_count)
 
     # ------------------------------------------------------------------ what becomes of a request
     def _first_token(self, event: m.FirstToken, now_us: int) -> tuple[m.RouterEffect, ...]:
@@ -277,6 +344,8 @@ class Router:
         """The node is out; its requests are decided once more, its blocks are forgotten."""
         self._nodes[event.node].alive = False
         self.replica.forget(event.node)
+        for row in self.foresight.forget(event.node) if self.foresight is not None else ():
+            self._arrived_bytes(row)
         lost = [p for p in self._pending.values() if p.decision.plan.executor == event.node]
         effects: list[m.RouterEffect] = []
         for pending in lost:
@@ -306,7 +375,7 @@ class Router:
 
     def _ticked(self, event: m.Ticked, now_us: int) -> tuple[m.RouterEffect, ...]:
         self.replica.expire(now_us)
-        return ()
+        return self._foresee(now_us)
 
 
 def miss_name(reason: int) -> str:

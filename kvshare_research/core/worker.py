@@ -12,9 +12,11 @@ from collections.abc import Callable
 from . import messages as m
 from .directory import Directory
 from .fetching import Fetching
-from .journal import Journal, Rows
-from .ledger import Block, Evicted, Ledger
-from .nouns import Action, Chain, Tier
+from .journal import Journal
+from .ledger import Block, Ledger
+from .nouns import Action, Chain
+from .prefetching import Prefetching
+from .publishing import Publishing
 from .rights import Reader, may_read
 from .running import Running, State, WorkerPolicy, blocks_for, charged, counts_of
 from .serving import Serving
@@ -35,6 +37,8 @@ class Worker:
         self.refused_reads = 0
         self.serving = Serving(ledger=ledger, lease_us=policy.lease_us)
         self.fetching = Fetching(lease_us=policy.lease_us, deadline_us=policy.fetch_deadline_us)
+        self.publishing = Publishing(ledger=ledger, journal=self.journal)
+        self.prefetching = Prefetching(ledger=ledger, fetching=self.fetching)
         self._waiting = Waiting(policy.schedule, policy.block_tokens)
         self._running: dict[int, Running] = {}  # admitted, before their first token
         self._decoding: dict[int, Running] = {}
@@ -42,6 +46,8 @@ class Worker:
         self._busy: int | None = None
         self._handlers: dict[type, Callable[..., list[m.WorkerEffect]]] = {
             m.Dispatched: self._dispatched,
+            m.PrefetchAsked: self._prefetch_asked,
+            m.PrefetchCancelled: self._prefetch_cancelled,
             m.FetchAsked: self._fetch_asked,
             m.FetchSent: self._fetch_sent,
             m.FetchLanded: self._fetch_landed,
@@ -57,6 +63,8 @@ class Worker:
     def handle(self, event: m.WorkerEvent, now_us: int) -> tuple[m.WorkerEffect, ...]:
         """The effects of one event; all state changes happen here."""
         effects = self._handlers[type(event)](event, now_us)
+        if self.prefetching.in_flight:
+            effects.extend(self.prefetching.settle())
         if self._deferred:
             effects.extend(self._serve_deferred(now_us))
         effects.extend(self._advance(now_us))
@@ -80,8 +88,11 @@ class Worker:
     def _admit_one(self, now_us: int, effects: list[m.WorkerEffect]) -> bool:
         """Admits the waiting request that the schedule names; False when it must wait for blocks."""
         position, event, since = self._waiting.next(self.ledger.priority, now_us)
-        if not self.ledger.may_fit(counts_of(charged(event, self.policy.block_tokens))):
-            return False
+        counts = counts_of(charged(event, self.policy.block_tokens))
+        if not self.ledger.may_fit(counts):
+            effects.extend(self.prefetching.cancel_all("room needed"))
+            if not self.ledger.may_fit(counts):
+                return False
         running = self._take_blocks(event, since, now_us, effects)
         if running is None:
             return self._turned_away(position, effects)
@@ -98,15 +109,18 @@ class Worker:
         resident = self._resident(event, now_us)
         resident_blocks = self.ledger.pin_first(resident)
         held = resident[:resident_blocks]
+        cancelled, shed = self.prefetching.make_room(self._blocks_of(event) - resident_blocks)
+        effects.extend([*cancelled, *self.publishing.removed(shed)])
         for scope_id, end in charged(event, self.policy.block_tokens):
             if end <= len(held):
                 continue
             taken, evicted = self.ledger.allocate(scope_id, end - len(held), now_us)
-            effects.extend(self._unpublish(evicted))
+            effects.extend(self.publishing.removed(evicted))
             if taken is None:
                 self.ledger.drop_all(held)
                 return None
             held.extend(taken)
+        self.prefetching.use(held[:resident_blocks])
         for block in held[:resident_blocks]:
             self.ledger.touch(block, now_us)
         prompt_blocks = blocks_for(event.request.token_count, self.policy.block_tokens)
@@ -114,6 +128,9 @@ class Worker:
         return Running(
             event=event, dispatched_us=since, blocks=held, states=states, resident=set(range(resident_blocks))
         )
+
+    def _blocks_of(self, event: m.Dispatched) -> int:
+        return blocks_for(event.request.token_count + event.request.output_tokens_max, self.policy.block_tokens)
 
     def _turned_away(self, position: int, effects: list[m.WorkerEffect]) -> bool:
         """A request that got no blocks waits for pins to end; where nothing is pinned, waiting would be for ever."""
@@ -130,14 +147,18 @@ class Worker:
         if plan.action == Action.RECOMPUTE:
             return []
         reusable = min(chain.block_count, (event.request.token_count - 1) // self.policy.block_tokens)
+        return self._resident_of(chain, reusable, event.reader, now_us)
+
+    def _resident_of(self, chain: Chain, block_count: int, reader: Reader, now_us: int) -> list[Block]:
+        """The first of `block_count` blocks of the chain that are here and readable."""
         found: list[Block] = []
         allowed: dict[int, bool] = {}
-        for i in range(reusable):
+        for i in range(block_count):
             block = self.ledger.find(chain.block_hash(i), now_us)
             if block is None:
                 break
             if block.scope_id not in allowed:
-                allowed[block.scope_id] = self._readable(block, event.reader, now_us)
+                allowed[block.scope_id] = self._readable(block, reader, now_us)
             if not allowed[block.scope_id]:
                 break
             found.append(block)
@@ -170,6 +191,13 @@ class Worker:
     def _serve_deferred(self, now_us: int) -> list[m.WorkerEffect]:
         waiting, self._deferred = self._deferred, []
         return [effect for event in waiting for effect in self._fetch_asked(event, now_us)]
+
+    def _prefetch_asked(self, event: m.PrefetchAsked, now_us: int) -> list[m.WorkerEffect]:
+        resident = self._resident_of(event.chain, event.chain.block_count, event.reader, now_us)
+        return self.prefetching.ask(event, resident, now_us)
+
+    def _prefetch_cancelled(self, event: m.PrefetchCancelled, now_us: int) -> list[m.WorkerEffect]:
+        return self.prefetching.cancel(event.prefetch_id)
 
     def _fetch_sent(self, event: m.FetchSent, now_us: int) -> list[m.WorkerEffect]:
         self.serving.sent(event)
@@ -258,6 +286,7 @@ class Worker:
                 return
             if not self._readable(block, running.event.reader, now_us) or not self.ledger.pin(block):
                 return
+            self.prefetching.use((block,))
             self.ledger.touch(block, now_us)
             self.ledger.drop(running.blocks[i])
             running.blocks[i] = block
@@ -301,29 +330,9 @@ class Worker:
         return effects
 
     def _register(self, running: Running, start: int, end: int, now_us: int) -> list[m.WorkerEffect]:
-        """Full blocks [start, end) become findable, in runs of one scope; what another slot holds stays unnamed."""
-        chain = running.event.chain
-        effects: list[m.WorkerEffect] = []
-        run: list[bytes] = []
-        for i in range(start, min(end, chain.block_count)):
-            if running.states[i] != State.PRESENT:
-                break
-            parent = chain.block_hash(i - 1) if i else None
-            block = running.blocks[i]
-            named = self.ledger.name(block, chain.block_hash(i), parent, i, block.origin, now_us)
-            if run and (not named or chain.scope_at(i) != chain.scope_at(i - 1)):
-                effects.append(self._stored(chain, i - len(run), run))
-                run = []
-            if named:
-                run.append(chain.block_hash(i))
-        if run:
-            effects.append(self._stored(chain, min(end, chain.block_count) - len(run), run))
-        return effects
-
-    def _stored(self, chain: Chain, start: int, hashes: list[bytes]) -> m.WorkerEffect:
-        parent = chain.block_hash(start - 1) if start else None
-        scope_id = chain.scope_at(start)
-        return self._publish(m.BlocksStored(tier=Tier.DEVICE, parent=parent, hashes=tuple(hashes), scope_id=scope_id))
+        """What is present of blocks [start, end), from the first on, becomes findable."""
+        present = next((i for i in range(start, end) if running.states[i] != State.PRESENT), end)
+        return self.publishing.stored(running.event.chain, running.blocks, start, present, now_us)
 
     def _decode_done(self, event: m.DecodeDone, now_us: int) -> list[m.WorkerEffect]:
         running = self._admitted(event.request_id)
@@ -351,21 +360,8 @@ class Worker:
         return effects
 
     # ------------------------------------------------------------------ what is published
-    def _publish(self, body: m.PoolEvent) -> m.WorkerEffect:
-        return m.Publish(message=self.journal.write(body))
-
-    def _unpublish(self, evicted: tuple[Evicted, ...]) -> list[m.WorkerEffect]:
-        if not evicted:
-            return []
-        return [self._publish(m.BlocksRemoved(tier=Tier.DEVICE, hashes=tuple(e.block_hash for e in evicted)))]
-
     def _snapshot_asked(self, event: m.SnapshotAsked, now_us: int) -> list[m.WorkerEffect]:
-        messages = self.journal.answer(event.incarnation, event.after_seq, self._rows)
-        return [m.Publish(message=message) for message in messages]
-
-    def _rows(self) -> Rows:
-        rows = [(int(Tier.DEVICE), b.block_hash, b.parent, 1) for b in self.ledger.named() if b.block_hash is not None]
-        return tuple(sorted(rows, key=lambda row: row[1]))
+        return self.publishing.answered(event)
 
     def _directory_changed(self, event: m.DirectoryChanged, now_us: int) -> list[m.WorkerEffect]:
         """The new directory rules from now on; quotas that do not fit yet are retried when it is sent again."""
@@ -374,11 +370,12 @@ class Worker:
         self.directory = event.directory
         for spec in event.directory.accounts:
             self.ledger.configure(spec)
-        gone = self._unpublish(self.ledger.purge(self.directory.closed_scopes()))
+        gone = self.publishing.removed(self.ledger.purge(self.directory.closed_scopes()))
         return [*gone, m.AcknowledgeDirectory(revision=self.directory.revision)]
 
     def _ticked(self, event: m.Ticked, now_us: int) -> list[m.WorkerEffect]:
-        gone = self._unpublish(self.ledger.sweep(now_us))
+        gone = self.publishing.removed(self.ledger.sweep(now_us))
         if self.directory.removed:  # what was pinned when its tenant went
-            gone += self._unpublish(self.ledger.purge(self.directory.closed_scopes()))
-        return [*gone, *self.fetching.expire(now_us), m.Publish(message=self.journal.heartbeat())]
+            gone += self.publishing.removed(self.ledger.purge(self.directory.closed_scopes()))
+        late = [*self.prefetching.expire(now_us), *self.fetching.expire(now_us)]
+        return [*gone, *late, m.Publish(message=self.journal.heartbeat())]

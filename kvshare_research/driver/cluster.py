@@ -334,6 +334,9 @@ class Cluster:
                 self._counters["snapshots_asked"] += 1
                 ask = m.SnapshotAsked(incarnation=incarnation, after_seq=after_seq)
                 self._send(node, wire.Deliver.of(ask))
+            case m.SendPrefetch(node=node, asked=asked):
+                self._counters["prefetches_sent"] += 1
+                self._send(node, wire.Deliver.of(asked))
             case m.SendDirectory(node=node, directory=directory):
                 self._send(node, wire.Deliver.of(m.DirectoryChanged(directory=directory)))
             case m.Record(outcome=outcome):

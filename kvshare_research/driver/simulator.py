@@ -186,6 +186,8 @@ class Simulator:
             self._ingress.pop(effect.outcome.request_id, None)
             self._reported_us.pop(effect.outcome.request_id, None)
             self.outcomes.append(effect.outcome)
+        elif isinstance(effect, m.SendPrefetch):
+            self._send(effect.node, self.event_delay_us, effect.asked, now_us)
         elif isinstance(effect, m.AskSnapshot):
             asked = m.SnapshotAsked(incarnation=effect.incarnation, after_seq=effect.after_seq)
             self._send(effect.node, self.event_delay_us, asked, now_us)
@@ -313,6 +315,11 @@ class Simulator:
             event = m.LinkMeasured(
                 source=effect.source, reader=node, bytes_moved=effect.bytes_moved, elapsed_us=effect.elapsed_us
             )
+        elif isinstance(effect, m.ReportPrefetch):
+            event = m.PrefetchEnded(
+                prefetch_id=effect.prefetch_id, node=node, landed_blocks=effect.landed_blocks,
+                bytes_moved=effect.bytes_moved, reason=effect.reason,
+            )  # fmt: skip
         else:
             assert isinstance(effect, m.AcknowledgeDirectory), effect
             event = m.DirectoryAcknowledged(node=node, revision=effect.revision)

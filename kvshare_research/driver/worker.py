@@ -196,7 +196,7 @@ class WorkerLoop:
             self._reset(message)
         elif isinstance(message, wire.ReportAsked):
             log = b"" if self._log is None else self._log.to_bytes()
-            self._to_router(wire.Reported(self.node, dict(self._counters), log))
+            self._to_router(wire.Reported(self.node, self._counted(), log))
         elif isinstance(message, wire.MeasurePrefill):
             self._measure_prefill(message)
         elif isinstance(message, wire.MeasureLink):
@@ -244,6 +244,11 @@ class WorkerLoop:
         self._endpoint = ShapedEndpoint(inner, link, self._clock.now_us)
         self._log = EventLog(assembly_path(self._assembly), message.config, place) if message.record else None
         self._to_router(wire.ResetDone(self.node, message.case))
+
+    def _counted(self) -> dict[str, int]:
+        """What this rank and its machine have counted in this case."""
+        prefetched = {} if self._worker is None else self._worker.prefetching.counters
+        return {**self._counters, **{f"prefetch: {name}": count for name, count in prefetched.items()}}
 
     def _loaded(self) -> Engine:
         if self._engine is None:
@@ -316,6 +321,12 @@ class WorkerLoop:
                     source=source, reader=self.node, bytes_moved=bytes_moved, elapsed_us=elapsed_us
                 )
                 self._to_router(wire.Deliver.of(measured))
+            case m.ReportPrefetch():
+                ended = m.PrefetchEnded(
+                    prefetch_id=effect.prefetch_id, node=self.node, landed_blocks=effect.landed_blocks,
+                    bytes_moved=effect.bytes_moved, reason=effect.reason,
+                )  # fmt: skip
+                self._to_router(wire.Deliver.of(ended))
             case m.AcknowledgeDirectory(revision=revision):
                 self._to_router(wire.Deliver.of(m.DirectoryAcknowledged(node=self.node, revision=revision)))
 

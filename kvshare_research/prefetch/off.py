@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
-from kvshare_research.core.ports import Prefetch, PrefetchIntent
+from kvshare_research.core.ports import Prefetch, PrefetchIntent, Seen
 
 
 @final
@@ -13,5 +13,14 @@ from kvshare_research.core.ports import Prefetch, PrefetchIntent
 class OffPrefetch(Prefetch):
     """Proposes nothing, ever."""
 
-    def propose(self, now_us: int) -> tuple[PrefetchIntent, ...]:
-        return ()
+    price_ps_per_byte: int = 0
+    inflight_bytes_max: int = 0
+
+    def initial_state(self) -> Any:
+        return None
+
+    def observe(self, state: Any, seen: Seen) -> Any:
+        return state
+
+    def propose(self, state: Any, now_us: int) -> tuple[Any, tuple[PrefetchIntent, ...]]:
+        return state, ()

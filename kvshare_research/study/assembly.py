@@ -12,6 +12,7 @@ from kvshare_research.core.costing import PS_PER_US, prefill_ps
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger
 from kvshare_research.core.nouns import Action
+from kvshare_research.core.ports import Prefetch
 from kvshare_research.core.router import Router, RouterPolicy
 from kvshare_research.core.running import WorkerPolicy
 from kvshare_research.core.worker import Worker
@@ -19,6 +20,7 @@ from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.cost.ttft import TtftCost, prepare
 from kvshare_research.driver.assembly import Assembly, Config, Place
 from kvshare_research.engine.base import Engine
+from kvshare_research.prefetch.off import OffPrefetch
 from kvshare_research.transport.link import Link
 from kvshare_research.transport.mpi import Endpoint
 from kvshare_research.workload.catalogue import Catalogue
@@ -74,6 +76,12 @@ def actions(config: Config) -> frozenset[Action]:
     return frozenset(Action[str(name).upper()] for name in config["actions"])
 
 
+def foreseen(config: Config) -> Prefetch | None:
+    """The prefetch policy, or None where nothing is ever prefetched."""
+    policy: Prefetch = component(config, "prefetch")
+    return None if isinstance(policy, OffPrefetch) else policy
+
+
 @final
 class StudyAssembly(Assembly):
     """Builds machines from a case's configuration; holds nothing."""
@@ -113,6 +121,7 @@ class StudyAssembly(Assembly):
             actions=actions(config),
             block_bytes=place.block_bytes,
             guess_us=component(config, "limits").guess_us,
+            prefetch=foreseen(config),
         )
         return Router(
             policy=policy,

@@ -34,10 +34,11 @@ class _PoolRow(Struct, array_like=True, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _pool_decoder = msgspec.msgpack.Decoder(_PoolRow)
 _HOLDS_POOL_MESSAGE: Final = (m.PoolChanged, m.Publish)
+_MODULES: Final = (m.__name__, m.PrefetchAsked.__module__)
 _PLAIN: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     t.__name__: msgspec.msgpack.Decoder(t)
     for t in vars(m).values()
-    if isinstance(t, type) and t.__module__ == m.__name__ and t not in (m.PoolMessage, *_HOLDS_POOL_MESSAGE)
+    if isinstance(t, type) and t.__module__ in _MODULES and t not in (m.PoolMessage, *_HOLDS_POOL_MESSAGE)
 }
 
 
