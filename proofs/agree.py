@@ -48,7 +48,7 @@ def cases() -> list[tuple[ModuleType, str, tuple[Any, ...]]]:
         (costing, "setup_ps", tuple(link[:3])),
         (costing, "fetch_ps", tuple(link[:3])),
         (costing, "fetch_us", tuple(link)),
-        (costing, "overlap_us", tuple(part[:2])),
+        (costing, "overlap_us", tuple(part[:3])),
         (costing, "ttft_us", tuple(part)),
         (costing, "better", (choice("best"), choice("candidate"))),
         (splitting, "finish_ps", tuple(at)),

@@ -73,14 +73,14 @@ def fetch_us(rtt_us: int, inflight_bytes: int, ps_per_byte: int, moved_bytes: in
     return up_to_us(fetch_ps(setup_ps(rtt_us, inflight_bytes, ps_per_byte), moved_bytes, ps_per_byte))
 
 
-def overlap_us(fetch_time_us: int, front_time_us: int) -> int:
-    """What is counted twice when the front is computed while the rest is fetched."""
-    return min(fetch_time_us, front_time_us)
+def overlap_us(queue: int, fetch: int, front: int) -> int:
+    """What is counted twice: a fetch runs while its request waits and while the front of its prefix is computed."""
+    return min(fetch, queue + front)
 
 
 def ttft_us(route: int, queue: int, fetch: int, front: int, suffix: int, merge: int) -> int:
-    """Time to first token from its components, all in microseconds: fetch and front run side by side, the rest adds."""
-    return route + queue + max(fetch, front) + suffix + merge
+    """Time to first token from its components, in microseconds: a fetch starts on admission, beside queue and front."""
+    return route + max(fetch, queue + front) + suffix + merge
 
 
 def better(best: Choice, candidate: Choice) -> Choice:

@@ -132,7 +132,7 @@ def put_row(
     out[7, row] = queue_us
     out[8, row] = fetched_us
     out[9, row] = front_us + suffix_us
-    out[10, row] = overlap_us(fetched_us, front_us)
+    out[10, row] = overlap_us(queue_us, fetched_us, front_us)
     out[11, row] = merge_us
     out[12, row] = total_us
     out[13, row] = job.token_count - (resident + pulled) * job.block_tokens

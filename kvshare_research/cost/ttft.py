@@ -38,7 +38,7 @@ Ints = NDArray[np.int64]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TtftCost(Cost):
-    """route + queue + max(fetch, recomputed front) + suffix prefill + merge, per executor and way; changes nothing.
+    """route + max(fetch, queue + recomputed front) + suffix prefill + merge, per executor and way; changes nothing.
 
     Rows of a live executor (or only of the pinned one): RECOMPUTE always, since a refused plan ends there; RESIDENT or
     ROUTE with what it holds; PULL from the best and from the deepest holder (from each with `every_source`); MULTI_PULL

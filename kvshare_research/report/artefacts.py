@@ -16,7 +16,7 @@ from typing import Any, final
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.metrics.pulls import pulls
-from kvshare_research.metrics.records import CaseResult, encode_results, outcome_frame
+from kvshare_research.metrics.records import CaseResult, encode_results, load_results, outcome_frame
 from kvshare_research.metrics.summary import Row, summarise
 from kvshare_research.metrics.verdict import OURS, overlap_table, slo_rows
 
@@ -26,6 +26,14 @@ from .hypothesis import slo_table, verdict_tables
 from .tables import as_text
 
 RESULTS = "results.json"
+HEADLINES = (
+    "Time to first token",
+    "Saved against",
+    "Same answers",
+    "Ways of serving",
+    "A pull against",
+    "The note's table",
+)
 TABLES = "tables.txt"
 PARTIAL = "-partial"
 
@@ -96,12 +104,16 @@ def write(
     return target
 
 
+def headlines(report: Report) -> tuple[Table, ...]:
+    """The tables that answer what a run was for; the others are in the files."""
+    return tuple(t for t in report.tables if t.title.startswith(HEADLINES) and "(not run)" not in t.title)
+
+
 def show(folder: Path) -> None:
-    """Print the tables of a written report; ConfigError if there is none."""
-    try:
-        print((folder / TABLES).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{folder}: no report to show: {error.strerror}") from error
+    """Print the headlines of a written report and say where the rest is; ConfigError if there is no report."""
+    report = build(load_results(folder / RESULTS).cases)
+    print(as_text(headlines(report), report.notices))
+    print(f"all {len(report.tables)} tables: {folder / TABLES}\nwith plots: {folder / 'report.html'}")
 
 
 def _draw(rows: Sequence[Row], folder: Path) -> list[Picture]:

@@ -23,7 +23,10 @@ ANY_LINK = "any"  # links are measured for each setting, not cached
 
 
 def calibrated(session: Session) -> calibration.Calibration:
-    """Prefill coefficients and merge rate of this model, device, dtype and thread count: cached, else measured now."""
+    """Prefill coefficients and merge rate of this model, device, dtype and thread count.
+
+    Taken from the cache where they reach far enough, else measured now; `force=true` always measures.
+    """
     engine = session.run.resolved["engine"]
     model, device = session.cluster.engines[0].fingerprint, str(engine.get("device", "cpu"))
     dtype = str(engine["dtype"])
@@ -32,7 +35,8 @@ def calibrated(session: Session) -> calibration.Calibration:
     config = dict(session.run.resolved)
     longest = max(len(item.tokens) for item in session.items(_case(session), config, 8))
     known = calibration.load(folder, model=model, device=device, dtype=dtype, threads=threads, link=ANY_LINK)
-    if known is not None and max(new + cached for new, cached, _ in known.points) >= longest // 2:
+    fresh = session.run.values.force
+    if not fresh and known is not None and max(new + cached for new, cached, _ in known.points) >= longest // 2:
         session.progress.stage(f"calibration of this model is known ({folder / known.name})")
         return known
     points = _prefill_points(session, config, longest)

@@ -51,7 +51,6 @@ def _lead(run: Run, cluster: Cluster) -> int:
             raise
     folder = _write(run, session, now, partial=False)
     report.show(folder)
-    print(f"\nreport: {folder / 'report.html'}")
     return 0
 
 

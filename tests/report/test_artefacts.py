@@ -100,7 +100,7 @@ def test_without_plots_the_page_says_so_and_show_prints_the_tables(
     assert list((tmp_path / "plots").iterdir()) == []
     show(tmp_path)
     assert "Time to first token (measured)" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="no report to show"):
+    with pytest.raises(ConfigError, match="cannot read results"):
         show(tmp_path / "elsewhere")
 
 
