@@ -17,7 +17,7 @@ from kvshare_research.core.costing import PS_PER_US, PrefillCoefficients, prefil
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger
 from kvshare_research.core.nouns import Action, Chain, LinkRow, Outcome, Request, Segment
-from kvshare_research.core.ports import Tenancy
+from kvshare_research.core.ports import Schedule, Tenancy
 from kvshare_research.core.rights import EVERYBODY, GROUP, TENANT, Scope
 from kvshare_research.core.router import Router, RouterPolicy
 from kvshare_research.core.running import WorkerPolicy
@@ -93,42 +93,48 @@ def play(scene: Scene, tenancy: Tenancy, *, shared_secret: bool, constant_shape:
     directory = tenancy.directory(BASE)
     directory = replace(directory, accounts=tenancy.accounts(directory, scene.capacity_blocks))
     trace = _trace(scene, tenancy, directory, GUILD if shared_secret else None)
-    sim = _fleet(scene, directory)
+    sim = modelled_fleet(
+        directory, FcfsSchedule(), nodes=scene.nodes, capacity_blocks=scene.capacity_blocks,
+        us_per_token=scene.us_per_token, seed=scene.seed,
+    )  # fmt: skip
     sim.feed(iter(trace.arrivals))
     return _seen(scene, trace, sim.run(), constant_shape)
 
 
-def _coefficients(scene: Scene) -> PrefillCoefficients:
-    per_token_ps = scene.us_per_token * PS_PER_US
+def _coefficients(us_per_token: int) -> PrefillCoefficients:
+    per_token_ps = us_per_token * PS_PER_US
     return PrefillCoefficients(1_000 * PS_PER_US, per_token_ps, per_token_ps // 1_000, 0, 0)
 
 
-def _fleet(scene: Scene, directory: Directory) -> Simulator:
-    coefficients = _coefficients(scene)
+def modelled_fleet(
+    directory: Directory, schedule: Schedule, *, nodes: int, capacity_blocks: int, us_per_token: int, seed: int
+) -> Simulator:
+    """Empty shipped workers behind one router, with equal links and a modelled engine."""
+    coefficients = _coefficients(us_per_token)
     cost = TtftCost(**coefficients._asdict(), merge_ps_per_byte=0)
     link = LinkRow(rtt_us=RTT_US, rtt_high_us=RTT_US, ps_per_byte=800, ps_per_byte_high=800)
     policy = WorkerPolicy(
-        retention=LruRetention(), schedule=FcfsSchedule(), block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES
+        retention=LruRetention(), schedule=schedule, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES
     )
     router = Router(
         policy=RouterPolicy(cost=cost, selector=Cheapest(), actions=frozenset(Action), block_bytes=BLOCK_BYTES),
         directory=directory,
-        index=ReferenceIndex().new_store(scene.nodes),
-        links=LinkTable.start(scene.nodes, LinkModel(rtt_us=RTT_US, ps_per_byte=800)),
-        node_count=scene.nodes,
+        index=ReferenceIndex().new_store(nodes),
+        links=LinkTable.start(nodes, LinkModel(rtt_us=RTT_US, ps_per_byte=800)),
+        node_count=nodes,
     )
 
     def worker(node: int) -> Worker:
-        ledger = Ledger(capacity_blocks=scene.capacity_blocks, accounts=directory.accounts, retention=policy.retention)
+        ledger = Ledger(capacity_blocks=capacity_blocks, accounts=directory.accounts, retention=policy.retention)
         return Worker(node=node, incarnation=1, policy=policy, ledger=ledger, directory=directory)
 
     return Simulator(
         router=router,
-        workers=[worker(node) for node in range(scene.nodes)],
-        links=[[link] * scene.nodes] * scene.nodes,
+        workers=[worker(node) for node in range(nodes)],
+        links=[[link] * nodes] * nodes,
         engine=EngineModel(prefill=coefficients, decode_step_ps=10 * PS_PER_US),
         block_bytes=BLOCK_BYTES,
-        seed=scene.seed,
+        seed=seed,
     )
 
 
@@ -184,7 +190,7 @@ def _others(scene: Scene, draw: np.random.Generator, end_us: int) -> Iterator[in
 def _seen(scene: Scene, trace: _Trace, outcomes: list[Outcome], constant_shape: bool) -> Seen:
     noise = np.random.default_rng(scene.seed + 1).normal(0, scene.jitter_us, (scene.secrets, scene.candidates))
     ttft, finished, reused = (np.zeros((scene.secrets, scene.candidates)) for _ in range(3))
-    coefficients = _coefficients(scene)
+    coefficients = _coefficients(scene.us_per_token)
     for outcome in outcomes:
         at = trace.probes.get(outcome.request_id)
         if at is None:
