@@ -93,7 +93,7 @@ class Ledger:
         """The block has been used once more."""
         block.used_us = now_us
         block.use_count += 1
-        if self._victims.is_candidate(block):
+        if not block.pins:
             self._victims.settle(block, now_us)
 
     def _is_expired(self, block: Block, now_us: int) -> bool:
@@ -193,7 +193,7 @@ class Ledger:
         if evict and len(taken) < count and self.retention.ages:
             self._victims.score_again(self._blocks, now_us)
         while evict and len(taken) < count:
-            got = self._replace(scope_id, count - len(taken), now_us, evicted)
+            got = self._replace(scope_id, count, len(taken), now_us, evicted)
             if not got:
                 break
             taken.extend(self._occupy(scope_id, now_us) for _ in range(got))
@@ -226,8 +226,8 @@ class Ledger:
             wanted //= 2
         return 0
 
-    def _replace(self, scope_id: int, wanted: int, now_us: int, evicted: list[Evicted]) -> int:
-        """At least one and at most `wanted` blocks have changed hands to the scope; 0 if nobody may give one up.
+    def _replace(self, scope_id: int, count: int, taken: int, now_us: int, evicted: list[Evicted]) -> int:
+        """At least one of the `count` - `taken` blocks still wanted has changed hands; 0 if nobody may give one up.
 
         Of what the rules let go, it takes of the lowest class a leaf of its account rather than a block inside a chain,
         then the least valuable. Several of the scope's own go at once while they stay the first: for the account that
@@ -237,11 +237,11 @@ class Ledger:
         if step.ok:
             self.node, self.accounts[scope_id] = step.node, step.account
             return 1
-        order = sorted((self.accounts[s].priority, rank, s) for s, rank in self._victims.least_of_each(now_us))
+        order = sorted(self._first_of_each(scope_id, taken, now_us))
         for at, (priority, rank, other) in enumerate(order):
             if other == scope_id:
                 bound = order[at + 1][:2] if at + 1 < len(order) else None
-                gone = self._evict_own(scope_id, wanted, priority, bound, now_us, evicted)
+                gone = self._evict_own(scope_id, count - taken, (priority, rank), bound, evicted)
                 if gone:
                     return gone
             elif self._give_up(self._blocks[rank[2]], scope_id):
@@ -249,26 +249,40 @@ class Ledger:
                 return 1
         return 0
 
+    def _first_of_each(self, scope_id: int, taken: int, now_us: int) -> Iterator[tuple[int, Rank, int]]:
+        """(class, rank, account) of what each account would give up first; its `taken` new blocks do not count."""
+        for other, account in self.accounts.items():
+            if account.used - account.pinned > (taken if other == scope_id else 0):
+                rank = self._victims.least(other) or self._victims.least_inside(other, now_us)
+                if rank is not None:
+                    yield account.priority, rank, other
+
     def _evict_own(
-        self, scope_id: int, wanted: int, priority: int, bound: tuple[int, Rank] | None, now_us: int,
+        self, scope_id: int, wanted: int, first: tuple[int, Rank], bound: tuple[int, Rank] | None,
         evicted: list[Evicted],
     ) -> int:  # fmt: skip
         """Up to `wanted` blocks of the scope made way for as many of its own; none if the rules forbid one.
 
-        The first goes anyhow, the others while none of another account at `bound` would go before them.
+        The first goes anyhow, leaves that follow it as long as no block of another account, the least of which is
+        `bound`, would go before them.
         """
         step = rules.replace_own(self.node, self.account(scope_id), 1)
-        gone = 0
-        while step.ok and gone < wanted:
-            rank = self._victims.least(scope_id, now_us)
-            if rank is None or (gone and bound is not None and (priority, rank) > bound):
-                break
-            evicted.append(self._forget(self._blocks[rank[2]]))
+        if not step.ok:
+            return 0
+        gone, rank = 0, first[1]
+        while True:
+            victim = self._blocks[rank[2]]
+            orphans = self._victims.is_parent(victim)  # elsewhere: they may go first now
+            evicted.append(self._forget(victim))
             gone += 1
-        if gone:
-            step = rules.replace_own(self.node, self.account(scope_id), gone)
-            assert step.ok
-            self.node, self.accounts[scope_id] = step.node, step.account
+            following = self._victims.least(scope_id)
+            past = following is None or (bound is not None and (first[0], following) > bound)
+            if gone == wanted or orphans or following is None or past:
+                break
+            rank = following
+        step = rules.replace_own(self.node, self.account(scope_id), gone)
+        assert step.ok
+        self.node, self.accounts[scope_id] = step.node, step.account
         return gone
 
     def _give_up(self, victim: Block, scope_id: int) -> bool:
@@ -382,8 +396,8 @@ class Ledger:
         assert len(self._free) + len(self._blocks) == self.node.capacity
         named = {b.slot: b.block_hash for b in self._blocks.values() if b.block_hash is not None}
         assert {slot: h for h, slot in self._slot_of.items()} == named
-        candidates = {b.slot for b in self._blocks.values() if b.slot in named and not b.pins}
-        assert self._victims.slots() == candidates
+        unpinned = {b.slot for b in self._blocks.values() if b.slot in named and not b.pins}
+        assert self._victims.leaves() == {slot for slot in unpinned if not self._victims.is_inner(self._blocks[slot])}
 
 
 def _runs(blocks: Sequence[Block]) -> Iterator[tuple[int, Sequence[Block]]]:

@@ -76,7 +76,7 @@ class QuoteInput:
     request: Request
     chain: Chain
     verdict: Verdict
-    loads: tuple[NodeLoad, ...]
+    loads: Sequence[NodeLoad]  # one row per node
     links: Sequence[Sequence[LinkRow]]  # links[source][reader]
     actions: frozenset[Action]
     block_bytes: int

@@ -114,17 +114,28 @@ class Replica:
         A guess is one more copy in the store, so confirming or dropping it never touches what the node said itself.
         """
         guesses = self.views[node].guesses
+        run: list[bytes] = []  # new ones that follow each other
         for block in hashes:
             if (tier, block) not in guesses:
-                self.store.store(node, tier, parent, (block,))
+                run.append(block)
+            elif run:
+                self.store.store(node, tier, parent, run)
+                parent, run = block, []
+            else:
+                parent = block
             guesses[tier, block] = max(until_us, guesses.get((tier, block), 0))
-            parent = block
+        if run:
+            self.store.store(node, tier, parent, run)
 
     def expire(self, now_us: int) -> None:
         """Guesses that nobody confirmed in time are gone."""
         for node, view in enumerate(self.views):
-            for tier, block in [spot for spot, until_us in view.guesses.items() if until_us <= now_us]:
-                self.counters["guess_expired"] += self._drop_guesses(node, view, tier, (block,))
+            late: dict[int, list[bytes]] = {}
+            for (tier, block), until_us in view.guesses.items():
+                if until_us <= now_us:
+                    late.setdefault(tier, []).append(block)
+            for tier, blocks in late.items():
+                self.counters["guess_expired"] += self._drop_guesses(node, view, tier, blocks)
 
     def rows(self, node: int) -> Rows:
         """(tier, hash, parent, copies) that the node itself announced, sorted."""

@@ -13,7 +13,8 @@ from . import messages as m
 from .directory import Directory
 from .foresight import Foresight, OpenPrefetch, best_source, front, stand_in
 from .judging import judge
-from .nouns import Action, Chain, Match, MissReason, NodeLoad, Outcome, Plan, Request, Run, Status, Tier
+from .loads import Loads
+from .nouns import Action, Chain, Match, MissReason, Outcome, Plan, Request, Run, Status, Tier
 from .planning import Decision, missed_tokens, plan_of
 from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
 from .replica import Replica
@@ -42,17 +43,8 @@ class _Pending:
     received_us: int
     service_us: int
     returned: bool = False
+    computed: bool = False
     first_token_us: int | None = None
-
-
-@dataclass(slots=True)
-class _NodeView:
-    """What the router believes about one node."""
-
-    alive: bool = True
-    busy_until_us: int = 0
-    used_blocks: int = 0
-    capacity_blocks: int = 0
 
 
 class Router:
@@ -66,7 +58,7 @@ class Router:
         self.links = links
         self.replica = Replica(index, node_count)
         self.foresight = None if policy.prefetch is None else Foresight(policy.prefetch)
-        self._nodes = [_NodeView() for _ in range(node_count)]
+        self._loads = Loads(node_count)
         self._pending: dict[int, _Pending] = {}
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._acknowledged = [directory.revision] * node_count
@@ -99,8 +91,7 @@ class Router:
 
     def revocation_complete(self) -> bool:
         """Whether every live node has acknowledged the current directory."""
-        pairs = zip(self._nodes, self._acknowledged, strict=True)
-        return all(seen >= self.directory.revision for node, seen in pairs if node.alive)
+        return all(self._acknowledged[node] >= self.directory.revision for node in self._loads.live())
 
     # ------------------------------------------------------------------ the sentence
     def _plan(self, arrived: m.Arrived, now_us: int, excluded: int | None = None) -> tuple[Decision, int]:
@@ -114,7 +105,7 @@ class Router:
                 request=request,
                 chain=chain,
                 verdict=verdict,
-                loads=self._loads(now_us, excluded),
+                loads=self._loads.at(now_us, excluded),
                 links=self.links.matrix(now_us),
                 actions=self.policy.actions,
                 block_bytes=self.policy.block_bytes,
@@ -130,7 +121,7 @@ class Router:
         wanted = event.request.executor
         if event.request.tenant_id in self.directory.removed:
             return self._rejected(event, "the tenant has been removed", now_us)
-        if not any(node.alive and wanted in (None, i) for i, node in enumerate(self._nodes)):
+        if not any(wanted in (None, node) for node in self._loads.live()):
             reason = "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
             return self._rejected(event, reason, now_us)
         decision, service_us = self._plan(event, now_us)
@@ -141,8 +132,7 @@ class Router:
         returned: bool = False,
     ) -> tuple[m.RouterEffect, ...]:  # fmt: skip
         request, plan = event.request, decision.plan
-        node = self._nodes[plan.executor]
-        node.busy_until_us = max(node.busy_until_us, now_us) + service_us
+        self._loads.sent(plan.executor, request.token_count, service_us, now_us)
         for piece in plan.pieces:
             size = piece.block_count * self.policy.block_bytes
             self.links = self.links.sending(piece.source, plan.executor, size)
@@ -167,7 +157,7 @@ class Router:
 
     def _prefetch(self, foresight: Foresight, intent: PrefetchIntent, now_us: int) -> m.SendPrefetch | None:
         """The intent as a prefetch of what its tenant may read and another node holds, if that is worth its bytes."""
-        alive = frozenset(i for i, node in enumerate(self._nodes) if node.alive)
+        alive = frozenset(self._loads.live())
         reader = self.directory.reader(intent.tenant_id, intent.user_id)
         verdict = judge(self.replica.match(intent.chain), intent.chain, reader, self.directory, now_us)
         here = verdict.depth(intent.node)
@@ -201,7 +191,7 @@ class Router:
                 request=request,
                 chain=chain,
                 verdict=verdict,
-                loads=self._loads(now_us, None),
+                loads=self._loads.at(now_us, None),
                 links=self.links.matrix(now_us),
                 actions=self.policy.actions,
                 block_bytes=self.policy.block_bytes,
@@ -225,6 +215,7 @@ class Router:
             return ()  # a node thought lost has answered after all
         if pending.first_token_us is None:
             pending.first_token_us = now_us
+            self._computed(pending, now_us)
         return ()
 
     def _completed(self, event: m.Completed, now_us: int) -> tuple[m.RouterEffect, ...]:
@@ -264,7 +255,7 @@ class Router:
         if pending is None:
             return ()
         self._settle(pending, now_us)
-        others = [i for i, node in enumerate(self._nodes) if node.alive and i != event.node]
+        others = [node for node in self._loads.live() if node != event.node]
         pinned = pending.arrived.request.executor is not None
         if pending.returned or not others or pinned:
             return self._rejected(pending.arrived, event.reason, now_us, received_us=pending.received_us)
@@ -296,29 +287,16 @@ class Router:
         for piece in plan.pieces:
             size = piece.block_count * self.policy.block_bytes
             self.links = self.links.sending(piece.source, plan.executor, -size)
-        left = sum(p.service_us for p in self._pending.values() if p.decision.plan.executor == plan.executor)
-        self._nodes[plan.executor].busy_until_us = now_us + left
+        self._computed(pending, now_us)
+        self._loads.ended(plan.executor, pending.arrived.request.token_count)
+
+    def _computed(self, pending: _Pending, now_us: int) -> None:
+        """What the executor was predicted to compute for the request is done, once."""
+        if not pending.computed:
+            pending.computed = True
+            self._loads.computed(pending.decision.plan.executor, pending.service_us, now_us)
 
     # ------------------------------------------------------------------ what becomes of the cluster
-    def _loads(self, now_us: int, excluded: int | None) -> tuple[NodeLoad, ...]:
-        requests = [0] * len(self._nodes)
-        tokens = [0] * len(self._nodes)
-        for pending in self._pending.values():
-            requests[pending.decision.plan.executor] += 1
-            tokens[pending.decision.plan.executor] += pending.arrived.request.token_count
-        return tuple(
-            NodeLoad(
-                node=i,
-                alive=node.alive and i != excluded,
-                queued_requests=requests[i],
-                queued_tokens=tokens[i],
-                queued_work_us=max(0, node.busy_until_us - now_us) if requests[i] else 0,
-                used_blocks=node.used_blocks,
-                capacity_blocks=node.capacity_blocks,
-            )
-            for i, node in enumerate(self._nodes)
-        )
-
     def _pool_changed(self, event: m.PoolChanged, now_us: int) -> tuple[m.RouterEffect, ...]:
         body = event.message.body
         if isinstance(body, m.BlocksRemoved):
@@ -332,8 +310,7 @@ class Router:
         return self.replica.receive(event.message, now_us)
 
     def _load_reported(self, event: m.LoadReported, now_us: int) -> tuple[m.RouterEffect, ...]:
-        node = self._nodes[event.node]
-        node.used_blocks, node.capacity_blocks = event.used_blocks, event.capacity_blocks
+        self._loads.reported(event.node, event.used_blocks, event.capacity_blocks)
         return ()
 
     def _link_measured(self, event: m.LinkMeasured, now_us: int) -> tuple[m.RouterEffect, ...]:
@@ -342,7 +319,7 @@ class Router:
 
     def _node_lost(self, event: m.NodeLost, now_us: int) -> tuple[m.RouterEffect, ...]:
         """The node is out; its requests are decided once more, its blocks are forgotten."""
-        self._nodes[event.node].alive = False
+        self._loads.lost(event.node)
         self.replica.forget(event.node)
         for row in self.foresight.forget(event.node) if self.foresight is not None else ():
             self._arrived_bytes(row)
@@ -356,14 +333,12 @@ class Router:
         return tuple(effects)
 
     def _node_joined(self, event: m.NodeJoined, now_us: int) -> tuple[m.RouterEffect, ...]:
-        node = self._nodes[event.node]
-        node.alive, node.busy_until_us, node.capacity_blocks = True, now_us, event.capacity_blocks
+        self._loads.joined(event.node, event.capacity_blocks, now_us)
         return (m.SendDirectory(node=event.node, directory=self.directory),)
 
     def _directory_changed(self, event: m.DirectoryChanged, now_us: int) -> tuple[m.RouterEffect, ...]:
         self.directory = event.directory
-        alive = [i for i, node in enumerate(self._nodes) if node.alive]
-        return tuple(m.SendDirectory(node=i, directory=event.directory) for i in alive)
+        return tuple(m.SendDirectory(node=node, directory=event.directory) for node in self._loads.live())
 
     def _directory_acknowledged(self, event: m.DirectoryAcknowledged, now_us: int) -> tuple[m.RouterEffect, ...]:
         self._acknowledged[event.node] = max(self._acknowledged[event.node], event.revision)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -33,7 +33,7 @@ class Victims:
     """Knows which named block hangs from which, and for each account the least of its unpinned ones.
 
     `score` is asked when a leaf gets unpinned, is used, or becomes a leaf or an orphan. Blocks inside chains of their
-    account are ranked only when the account has no leaf.
+    account are looked at only when the account has nothing else to give: they are not kept in order.
     """
 
     def __init__(self, score: Callable[[Block, int], float]) -> None:
@@ -44,7 +44,6 @@ class Victims:
         self._leaves: dict[int, tuple[float, int, int]] = {}  # by slot: its one valid entry (score, slot, serial)
         self._heaps: dict[int, list[tuple[float, int, int]]] = {}  # by account
         self._leaf_counts: dict[int, int] = {}
-        self._inner: dict[int, dict[int, Block]] = {}  # by account, then slot
         self._serial = 0
 
     # ------------------------------------------------------------------ names come and go
@@ -64,7 +63,8 @@ class Victims:
     def forget(self, block: Block, now_us: int) -> None:
         """The named block has left."""
         assert block.block_hash is not None
-        self._leave(block)
+        if block.slot in self._leaves:
+            self._leave(block)
         del self._named[block.block_hash]
         if block.parent is not None:
             siblings = self._children[block.parent]
@@ -80,12 +80,10 @@ class Victims:
             self._again(child, now_us)
 
     def settle(self, block: Block, now_us: int) -> None:
-        """The block is a candidate, in its place and with its present score, exactly if it is unpinned and named."""
-        self._leave(block)
-        if block.pins or block.block_hash is None:
-            return
-        if self.is_inner(block):
-            self._inner.setdefault(block.scope_id, {})[block.slot] = block
+        """The block is among the leaves, with its present score, exactly if it is an unpinned named leaf."""
+        if block.slot in self._leaves:
+            self._leave(block)
+        if block.pins or block.block_hash is None or (block.block_hash, block.scope_id) in self._own_children:
             return
         self._serial += 1
         entry = (self._score(block, now_us), block.slot, self._serial)
@@ -103,30 +101,27 @@ class Victims:
         """Whether a named block of the same account hangs from it."""
         return block.block_hash is not None and (block.block_hash, block.scope_id) in self._own_children
 
-    def is_candidate(self, block: Block) -> bool:
-        """Whether it is among the unpinned named blocks."""
-        return block.slot in self._leaves or block.slot in self._inner.get(block.scope_id, ())
+    def is_parent(self, block: Block) -> bool:
+        """Whether a named block of any account hangs from it."""
+        return block.block_hash in self._children
 
-    def least(self, scope_id: int, now_us: int) -> Rank | None:
-        """The first to go of an account; None if all it holds is pinned or unnamed."""
-        if scope_id in self._leaf_counts:
-            heap = self._heaps[scope_id]
-            while self._leaves.get(heap[0][1]) is not heap[0]:
-                heapq.heappop(heap)
-            return False, *heap[0][:2]
-        inner = self._inner.get(scope_id)
-        return min((True, self._score(b, now_us), b.slot) for b in inner.values()) if inner else None
+    def least(self, scope_id: int) -> Rank | None:
+        """The leaf of an account that goes first; None without leaves."""
+        heap = self._heaps.get(scope_id)
+        if heap is None:
+            return None
+        while self._leaves.get(heap[0][1]) is not heap[0]:
+            heapq.heappop(heap)
+        return False, heap[0][0], heap[0][1]
 
-    def least_of_each(self, now_us: int) -> Iterator[tuple[int, Rank]]:
-        """(account, its first to go) of every account that has one."""
-        for scope_id in (*self._leaf_counts, *(s for s in self._inner if s not in self._leaf_counts)):
-            rank = self.least(scope_id, now_us)
-            if rank is not None:
-                yield scope_id, rank
+    def least_inside(self, scope_id: int, now_us: int) -> Rank | None:
+        """The unpinned block inside chains of an account that goes first, by looking at all; None without any."""
+        inside = (b for b in self._named.values() if b.scope_id == scope_id and not b.pins and self.is_inner(b))
+        return min(((True, self._score(b, now_us), b.slot) for b in inside), default=None)
 
-    def slots(self) -> set[int]:
-        """All candidates, for checks."""
-        return set(self._leaves) | {slot for inner in self._inner.values() for slot in inner}
+    def leaves(self) -> set[int]:
+        """Slots of all leaves that may go, for checks."""
+        return set(self._leaves)
 
     # ------------------------------------------------------------------ steps
     def _children_of(self, block: Block) -> tuple[Block, ...]:
@@ -135,16 +130,12 @@ class Victims:
         return tuple(found.values()) if found else ()
 
     def _again(self, block: Block | None, now_us: int) -> None:
-        if block is not None and self.is_candidate(block):
+        if block is not None and not block.pins:
             self.settle(block, now_us)
 
     def _leave(self, block: Block) -> None:
+        del self._leaves[block.slot]
         scope_id = block.scope_id
-        if self._leaves.pop(block.slot, None) is None:
-            inner = self._inner.get(scope_id)
-            if inner is not None and inner.pop(block.slot, None) is not None and not inner:
-                del self._inner[scope_id]
-            return
         left = self._leaf_counts[scope_id] - 1
         if not left:
             del self._leaf_counts[scope_id], self._heaps[scope_id]

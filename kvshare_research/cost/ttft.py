@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kvshare_research.core.costing import PrefillCoefficients
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.loads import load_table
 from kvshare_research.core.nouns import Action, Piece, QuoteTable
 from kvshare_research.core.ports import Cost, QuoteInput
 
@@ -137,13 +138,12 @@ class TtftCost(Cost):
     def _nodes(self, given: QuoteInput, node_count: int, cap: int) -> tuple[Ints, Ints]:
         """Which nodes live, and the rows that the kernel reads; the tier of a holder is that of its longest run."""
         nodes = np.zeros((NODE_ROWS, node_count), np.int64)
-        alive = np.zeros(node_count, np.int64)
-        at = [load.node for load in given.loads]
-        alive[at] = [load.alive for load in given.loads]
-        nodes[QUEUED_TOKENS, at] = [load.queued_tokens for load in given.loads]
-        nodes[QUEUED_REQUESTS, at] = [load.queued_requests for load in given.loads]
+        loads = load_table(given.loads)
+        alive = loads.alive
+        nodes[QUEUED_TOKENS] = loads.queued_tokens
+        nodes[QUEUED_REQUESTS] = loads.queued_requests
         if not self.no_load:
-            nodes[QUEUED_WORK_US, at] = [load.queued_work_us for load in given.loads]
+            nodes[QUEUED_WORK_US] = loads.queued_work_us
         depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]
         for run in given.verdict.runs:
             blocks, rate = min(run.block_count, cap), self.tier_ps_per_byte[run.tier]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -68,8 +69,13 @@ class Namespace:
 
     def encode(self) -> bytes:
         """Bytes that are equal only for equal namespaces: tagged, length-prefixed, versioned."""
-        fields: Iterable[str | int | tuple[str, ...]] = (self.scope, *astuple(self.space))
-        return _field(_VERSION[:1], _VERSION) + b"".join(_encode(f) for f in fields)
+        return _encoded(self)
+
+
+@lru_cache(maxsize=4096)
+def _encoded(namespace: Namespace) -> bytes:
+    fields: Iterable[str | int | tuple[str, ...]] = (namespace.scope, *astuple(namespace.space))
+    return _field(_VERSION[:1], _VERSION) + b"".join(_encode(f) for f in fields)
 
 
 def scope_path(scope: Scope, directory: Directory) -> tuple[str, ...]:
