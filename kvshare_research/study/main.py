@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,38 +12,49 @@ if TYPE_CHECKING:
     from kvshare_research.config import Run
     from kvshare_research.driver.cluster import Cluster
     from kvshare_research.provenance import Provenance
+    from kvshare_research.report.progress import Progress
 
     from .session import Session
+    from .simulated import SimulatedSession
 
 
 def run(cfg: Mapping[str, Any], comm: Any) -> int:
     """The exit code of the study on this rank; rank 0 plays it, the others serve."""
+    from kvshare_research import launch
     from kvshare_research.config import check
-    from kvshare_research.driver.mpi import launch
+    from kvshare_research.driver.mpi import launch as launch_ranks
 
     from .assembly import StudyAssembly
+    from .session import Session
+    from .simulated import SimulatedSession
 
     checked = check(cfg, cfg.keys())
-    return launch(lambda cluster: _lead(checked, cluster), StudyAssembly())
+    if not checked.parts["driver"].needs_ranks:
+        return _lead(checked, lambda bar: SimulatedSession(run=checked, progress=bar), "")
+
+    def lead(cluster: Cluster) -> int:
+        library = launch.mpi_library()
+        return _lead(checked, lambda bar: Session(run=checked, cluster=cluster, progress=bar), library)
+
+    return launch_ranks(lead, StudyAssembly())
 
 
-def _lead(run: Run, cluster: Cluster) -> int:
+def _lead(run: Run, open_session: Callable[[Progress], Session | SimulatedSession], mpi_library: str) -> int:
     """Rank 0: reuse a matching result, or play the study; what was measured is written even if the end is early."""
-    from kvshare_research import launch, provenance, report
+    from kvshare_research import provenance, report
     from kvshare_research.driver.cluster import RunBroken
 
     from .plan import cases
-    from .session import Session
 
     study = run.parts["study"]
     seeds = tuple(sorted({run.values.seed + s for block in study.blocks for s in block.seeds}))
-    now = provenance.collect(run.resolved, seeds, launch.mpi_library())
+    now = provenance.collect(run.resolved, seeds, mpi_library)
     if not run.values.force and provenance.may_reuse(provenance.read(run.folder), now):
         report.show(run.folder)
         print(f"\nnothing was run: {run.folder} holds the result of this very setting; `force=true` runs it again")
         return 0
     with report.progress(stages=len(cases(study)) + 2) as bar:
-        session = Session(run=run, cluster=cluster, progress=bar)
+        session = open_session(bar)
         try:
             session.play()
         except RunBroken:
@@ -54,7 +65,7 @@ def _lead(run: Run, cluster: Cluster) -> int:
     return 0
 
 
-def _write(run: Run, session: Session, now: Provenance, *, partial: bool) -> Path:
+def _write(run: Run, session: Session | SimulatedSession, now: Provenance, *, partial: bool) -> Path:
     """All files of the run; the resolved configuration, provenance and logs beside the results."""
     from kvshare_research import provenance, report
 

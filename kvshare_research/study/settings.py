@@ -53,9 +53,18 @@ def names(resolved: Mapping[str, Any], case: Case) -> dict[str, str]:
 def name_of(group: str, component: Mapping[str, Any]) -> str:
     """The YAML of the group that says just this; where values were changed by hand, the module's name and a star."""
     for path in sorted((conf_root() / group).glob("*.yaml")):
-        if choice(group, path.stem) == component:
+        said = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        assert isinstance(said, dict)
+        said.pop("defaults", None)
+        run_level = {key for key, value in said.items() if isinstance(value, str) and value.startswith("${")}
+        if without(component, run_level) == without(said, run_level):
             return path.stem
     return f"{component['_target_'].split('.')[-2]}*"
+
+
+def without(values: Mapping[Any, Any], keys: set[Any]) -> dict[Any, Any]:
+    """The other values."""
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def canonical(value: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from kvshare_research.workload.base import distinct_blocks
 from kvshare_research.workload.generated import GeneratedWorkload
+from kvshare_research.workload.mooncake import MooncakeTrace
 from kvshare_research.workload.prompt_files import PromptFilesWorkload
 
 from .kit import CONF, given
@@ -26,6 +27,7 @@ def composed(group: str, name: str, *overrides: str):
         ("workload", "generated", GeneratedWorkload),
         ("workload", "generated_eviction", GeneratedWorkload),
         ("workload", "prompt_files", PromptFilesWorkload),
+        ("workload", "mooncake", MooncakeTrace),
     ],
 )
 def test_every_file_composes_and_builds(group, name, kind):
