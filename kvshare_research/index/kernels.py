@@ -43,6 +43,7 @@ from .table import (
     TABLES,
     UNKNOWN,
     U,
+    announce,
     ctz,
     erase,
     extra_at,
@@ -146,12 +147,10 @@ def _drop_tail(t: Any, keep: Any) -> bool:
     return False
 
 
-@jit()
-def _new_block(t: Any, k0: Any, k1: Any, keep: Any, live_max: Any) -> Any:
-    """The id of a new block that nobody holds, or 0 if the index is full of roots."""
-    slots, rows, links, meta = t.slots, t.rows, t.links, t.meta
-    if live_max and meta[LIVE] >= live_max and not _drop_tail(t, keep):
-        return np.int64(0)
+# The next two take single arrays: taking them out of the tuple costs an atomic count each, on the hottest path.
+@jit(forceinline=True)
+def _new_block(slots: Any, rows: Any, links: Any, meta: Any, k0: Any, k1: Any) -> Any:
+    """The id of a new block that nobody holds and whose parent is unknown."""
     block = meta[FREE_ID]
     if block:
         meta[FREE_ID] = links[block, NEXT]
@@ -168,16 +167,9 @@ def _new_block(t: Any, k0: Any, k1: Any, keep: Any, live_max: Any) -> Any:
     return block
 
 
-@jit()
-def _graft(t: Any, block: Any, parent: Any) -> None:
-    """`block`, whose parent nobody had announced, hangs from `parent`, with what already hung from it."""
-    rows, links, meta, unrooted = t.rows, t.links, t.meta, t.unrooted
-    above = np.int64(parent)
-    while above > 0 and links[block, CHILD] != 0:
-        if above == block:  # a publisher's bug: a block would be its own ancestor
-            meta[CONTRADICTIONS] += 1
-            return
-        above = np.int64(links[above, PARENT])
+@jit(forceinline=True)
+def _hang(links: Any, block: Any, parent: Any) -> None:
+    """`block` is the first child of `parent`."""
     links[block, PARENT] = parent
     if parent > 0:
         first = links[parent, CHILD]
@@ -185,6 +177,19 @@ def _graft(t: Any, block: Any, parent: Any) -> None:
         if first != 0:
             links[first, PREV] = block
         links[parent, CHILD] = block
+
+
+@jit()
+def _graft(t: Any, block: Any, parent: Any) -> None:
+    """A known block, whose parent nobody had announced, hangs from `parent`, with what already hung from it."""
+    rows, links, meta, unrooted = t.rows, t.links, t.meta, t.unrooted
+    above = np.int64(parent)
+    while above > 0 and links[block, CHILD] != 0:
+        if above == block:  # a publisher's bug: a block would be its own ancestor
+            meta[CONTRADICTIONS] += 1
+            return
+        above = np.int64(links[above, PARENT])
+    _hang(links, block, parent)
     words = (rows.shape[1] - KEY_WORDS) // 2
     for w in range(words):
         bits = rows[block, KEY_WORDS + words + w] & rows[parent, KEY_WORDS + w]
@@ -212,16 +217,20 @@ def store(t: Any, live_max: Any, column: Any, has_parent: Any, keys: Any, done: 
     if done > 0:
         parent = find(slots, rows, keys[done - 1, 0], keys[done - 1, 1])
     for at in range(done, len(keys)):
+        announce(slots, rows, links, keys, at)
         block = find(slots, rows, keys[at, 0], keys[at, 1])
-        if block == 0:
-            block = _new_block(t, keys[at, 0], keys[at, 1], parent, live_max)
-            if block == 0:
+        fresh = block == 0
+        if fresh:
+            if live_max and meta[LIVE] >= live_max and not _drop_tail(t, parent):
                 meta[REFUSED] += len(keys) - at
                 return len(keys)
+            block = _new_block(slots, rows, links, meta, keys[at, 0], keys[at, 1])
         if at == 0 and has_parent:
             parent = block
             continue
-        if links[block, PARENT] == UNKNOWN:
+        if fresh:
+            _hang(links, block, parent)
+        elif links[block, PARENT] == UNKNOWN:
             _graft(t, block, parent)
         elif links[block, PARENT] != parent:
             meta[CONTRADICTIONS] += 1
@@ -250,12 +259,13 @@ def store(t: Any, live_max: Any, column: Any, has_parent: Any, keys: Any, done: 
 @jit(nb.int64(TABLES, nb.int64, KEYS))
 def remove(t: Any, column: Any, keys: Any) -> Any:
     """One copy fewer of each key in `column`; returns how many were not there."""
-    slots, rows, meta, unrooted, extra = t.slots, t.rows, t.meta, t.unrooted, t.extra
+    slots, rows, links, meta, unrooted, extra = t.slots, t.rows, t.links, t.meta, t.unrooted, t.extra
     words = (rows.shape[1] - KEY_WORDS) // 2
     w, bit = column >> 6, U(1) << U(column & 63)
     closed, raw = KEY_WORDS + w, KEY_WORDS + words + w
     unknown = 0
     for at in range(len(keys)):
+        announce(slots, rows, links, keys, at)
         block = find(slots, rows, keys[at, 0], keys[at, 1])
         if block == 0 or not rows[block, raw] & bit:
             unknown += 1
@@ -271,10 +281,12 @@ def remove(t: Any, column: Any, keys: Any) -> Any:
         meta[ENTRIES] -= 1
         if rows[block, closed] & bit:
             rows[block, closed] &= ~bit
-            _settle(t, block, w)
+            if links[block, CHILD] != 0:
+                _settle(t, block, w)
         else:
             unrooted[column] -= 1
-        _reap(t, block, np.int64(0))
+        if rows[block, raw] == U(0) and links[block, CHILD] == 0:
+            _reap(t, block, np.int64(0))
     return unknown
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numba as nb
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -64,18 +64,39 @@ def _ctz(_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), codegen
 
 
+def _prefetch(_context: Any, array: Any, index: Any) -> Any:
+    """Row `index` of an array is on its way to the cache; any index within the array, no effect on values."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = sig.args[0]
+        made = context.make_array(kind)(context, builder, args[0])
+        at = [args[1]] + [context.get_constant(types.intp, 0)] * (kind.ndim - 1)
+        where = cgutils.get_item_pointer(  # type: ignore[no-untyped-call]
+            context, builder, kind, made, at, wraparound=False
+        )
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], _PREFETCH_TYPE)
+        to_read, keep, data = (ir.Constant(word, n) for n in (0, 3, 1))
+        builder.call(function, [builder.bitcast(where, byte), to_read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+_PREFETCH_TYPE = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), *[ir.IntType(32)] * 3])
 ctz: Any = intrinsic(_ctz)
+prefetch: Any = intrinsic(_prefetch)
 
 
 # ------------------------------------------------------------- the table of slots
-@jit()
+@jit(forceinline=True)
 def mix(k0: Any, k1: Any) -> Any:
     """32 well-mixed bits of a key of two words."""
     x = (k0 ^ (k1 >> U(29))) * U(0x9E3779B97F4A7C15) + k1
     return (x ^ (x >> U(31))) * U(0xD6E8FEB86659FD93) >> U(32)
 
 
-@jit()
+@jit(forceinline=True)
 def find(slots: Any, rows: Any, k0: Any, k1: Any) -> Any:
     """The id of a key, or 0."""
     mask, mark = U(len(slots) - 1), mix(k0, k1)
@@ -89,7 +110,19 @@ def find(slots: Any, rows: Any, k0: Any, k1: Any) -> Any:
     return np.int64(0)
 
 
-@jit()
+@jit(forceinline=True)
+def announce(slots: Any, rows: Any, links: Any, keys: Any, at: Any) -> None:
+    """The cache is asked for what `find` will read of keys some places after `at`: a table is larger than any cache."""
+    mask, far, near = U(len(slots) - 1), at + 12, at + 6
+    if far < len(keys):
+        prefetch(slots, np.int64(mix(keys[far, 0], keys[far, 1]) & mask))
+    if near < len(keys):
+        slot = slots[mix(keys[near, 0], keys[near, 1]) & mask]
+        prefetch(rows, np.int64(slot & U(0xFFFFFFFF)))
+        prefetch(links, np.int64(slot & U(0xFFFFFFFF)))
+
+
+@jit(forceinline=True)
 def place(slots: Any, value: Any) -> None:
     """`value` is in the first free slot of its probe sequence."""
     mask = U(len(slots) - 1)
@@ -107,7 +140,7 @@ def rehash(old: Any, new: Any) -> None:
             place(new, s)
 
 
-@jit()
+@jit(forceinline=True)
 def erase(t: Any, block: Any) -> None:
     """No slot names `block` any more, and every probe sequence through it still finds what it found."""
     slots, rows = t.slots, t.rows
@@ -134,7 +167,7 @@ def _extra_home(key: Any, mask: Any) -> Any:
     return (key * U(0x9E3779B97F4A7C15) >> U(20)) & mask
 
 
-@jit()
+@jit(forceinline=True)
 def extra_at(extra: Any, key: Any) -> Any:
     """The row of a key, or of the empty row where it would go."""
     mask = U(len(extra) - 1)
