@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.ports import Ballot, Charge, Disclosure, Noise
@@ -19,6 +19,8 @@ from .votes import NAMES_PER_VOTE, OnlineVotes, check_parameters
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterK(Disclosure):
     """Releases a name at once when its `k`-th unit asks for it. Its epsilon is infinite, and said to be."""
+
+    is_private: ClassVar[bool] = False
 
     k: int
     unit: str

@@ -7,7 +7,7 @@ every sum and what passes the threshold is released. Half of delta is for the no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from .votes import NAMES_PER_VOTE, Votes, check_parameters, tallied
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpBatch(Disclosure):
     """(`epsilon`, `delta`)-differentially private at each release, for the unit over one period."""
+
+    is_private: ClassVar[bool] = True
 
     epsilon: float
     delta: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from .votes import NAMES_PER_VOTE, Votes, check_parameters, tallied
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpOptimal(Disclosure):
     """(`epsilon`, `delta`)-differentially private at each release; a unit votes for the name it asked for most."""
+
+    is_private: ClassVar[bool] = True
 
     epsilon: float
     delta: float

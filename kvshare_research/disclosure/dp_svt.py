@@ -7,7 +7,7 @@ a name and each check has its own: with the first alone, the moment of release w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from .votes import OnlineVotes, check_parameters
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSvt(Disclosure):
     """(`epsilon`, `delta`)-differentially private over a horizon of `checks` releases, `period_us` apart."""
+
+    is_private: ClassVar[bool] = True
 
     epsilon: float
     delta: float

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from .votes import OnlineVotes, check_parameters
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpTree(Disclosure):
     """(`epsilon`, `delta`)-differentially private over a horizon of `checks` releases, `period_us` apart."""
+
+    is_private: ClassVar[bool] = True
 
     epsilon: float
     delta: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from kvshare_research.core.ports import Ballot, Charge, Disclosure, Noise
 
@@ -12,6 +12,8 @@ from kvshare_research.core.ports import Ballot, Charge, Disclosure, Noise
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeverDisclosure(Disclosure):
     """Releases nothing, ever; spends no budget."""
+
+    is_private: ClassVar[bool] = True
 
     unit: str = "tenant"
     period_us: int = 0

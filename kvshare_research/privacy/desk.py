@@ -41,6 +41,12 @@ class Desk:
         self._releases = 0
         self._due_us = now_us + policy.period_us
 
+    def spent(self) -> str:
+        """What has been spent so far, with its unit, in words."""
+        if not self.policy.is_private:
+            return f"epsilon infinite per {self.policy.unit}: no noise"
+        return "epsilon 0: nothing is released" if self.ledger is None else str(self.ledger.spent)
+
     def vote(self, offer: Offer | None, request: Request) -> None:
         """The request's unit votes for what it could share; a request without a known unit does not vote."""
         if offer is None:

@@ -41,9 +41,7 @@ class Discloser:
 
     def notes(self) -> dict[str, Any]:
         """What was spent and released, for the record of the run."""
-        ledger = self.desk.ledger
-        spent = {} if ledger is None else {"spent": str(ledger.spent)}
-        return {"released_prefixes": len(self.desk.released), **spent, **self.desk.counters}
+        return {"released_prefixes": len(self.desk.released), "spent": self.desk.spent(), **self.desk.counters}
 
     def _advance(self, now_us: int) -> None:
         if self.desk.advance(now_us):
