@@ -7,26 +7,17 @@ Tables live here; every decision about them is a rule of `account.py` or `rights
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from . import account as rules
 from .account import Account, Node
 from .nouns import AccountSpec
 from .ports import BlockView, Retention
 from .victims import Block as Block
-from .victims import Rank, Victims
+from .victims import Evicted as Evicted
+from .victims import Rank, Victims, runs
 
 ORPHAN_SCORE = float("-inf")  # a block whose parent is gone cannot be matched: it goes first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evicted:
-    """A named block that left: its slot is free, its hash must be unpublished."""
-
-    slot: int
-    scope_id: int
-    block_hash: bytes
 
 
 class Ledger:
@@ -110,7 +101,7 @@ class Ledger:
 
     def pin_first(self, blocks: Sequence[Block]) -> int:
         """One more pin for the longest start of `blocks` (each once) for which it is granted; how many that are."""
-        for at, run in _runs(blocks):
+        for at, run in runs(blocks):
             if not self._pin_new(run[0].scope_id, sum(b.pins == 0 for b in run)):
                 if len(run) == 1:
                     return at
@@ -143,7 +134,7 @@ class Ledger:
             assert block.pins > 0, f"slot {block.slot} is not pinned"
             block.pins -= 1
         free = [block for block in blocks if block.pins == 0]
-        for _, run in _runs(free):
+        for _, run in runs(free):
             scope_id = run[0].scope_id
             step = rules.unpin(self.node, self.account(scope_id), len(run))
             assert step.ok
@@ -398,12 +389,3 @@ class Ledger:
         assert {slot: h for h, slot in self._slot_of.items()} == named
         unpinned = {b.slot for b in self._blocks.values() if b.slot in named and not b.pins}
         assert self._victims.leaves() == {slot for slot in unpinned if not self._victims.is_inner(self._blocks[slot])}
-
-
-def _runs(blocks: Sequence[Block]) -> Iterator[tuple[int, Sequence[Block]]]:
-    """Neighbours of one account together, each run with the position of its first."""
-    start = 0
-    for i in range(1, len(blocks) + 1):
-        if i == len(blocks) or blocks[i].scope_id != blocks[start].scope_id:
-            yield start, blocks[start:i]
-            start = i

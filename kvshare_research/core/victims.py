@@ -28,6 +28,15 @@ class Block:
     use_count: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted:
+    """A named block that left: its slot is free, its hash must be unpublished."""
+
+    slot: int
+    scope_id: int
+    block_hash: bytes
+
+
 @final
 class Victims:
     """Knows which named block hangs from which, and for each account the least of its unpinned ones.
@@ -145,3 +154,12 @@ class Victims:
         if len(heap) > 2 * left + _SLACK:
             self._heaps[scope_id] = [e for e in heap if self._leaves.get(e[1]) is e]
             heapq.heapify(self._heaps[scope_id])
+
+
+def runs(blocks: Sequence[Block]) -> Iterator[tuple[int, Sequence[Block]]]:
+    """Neighbours of one account together, each run with the position of its first."""
+    start = 0
+    for i in range(1, len(blocks) + 1):
+        if i == len(blocks) or blocks[i].scope_id != blocks[start].scope_id:
+            yield start, blocks[start:i]
+            start = i
