@@ -30,10 +30,10 @@ def outcome(w: World, other_yields: Any) -> str:
 
 def alike(*conditions: Callable[[World, Any], Any]) -> tuple[list[tuple[World, Any]], dict[str, Any]]:
     """Two worlds with the same account B (= `a`); capacity, the others and whether one yields differ freely."""
-    worlds = [(World(f"{i}."), z3.Bool(f"{i}.other yields")) for i in (1, 2)]
+    worlds = [(World(f"w{i}."), z3.Bool(f"w{i}.other_yields")) for i in (1, 2)]
     assume: dict[str, Any] = {"B alike": same(worlds[0][0].a, worlds[1][0].a)}
     for w, yields in worlds:
-        p = w.node.capacity.decl().name()[:2]
+        p = w.node.capacity.decl().name()[:3]
         assume |= {p + k: v for k, v in w.inv().items()}
         # theorem I6 as a fact: below its reservation B has room or somebody who yields
         need = z3.And(w.a.used < w.a.reserved, w.node.used >= w.node.capacity)
@@ -103,10 +103,10 @@ def ni_read() -> Iterator[Obligation]:
     sees, may, facts = [], [], {}
     for i in (1, 2):
         s, row, ghost, present = (
-            scope(f"{i}.scope"),
-            membership(f"{i}.row"),
-            Permission(f"{i}.ghost"),
-            z3.Bool(f"{i}.present"),
+            scope(f"w{i}.scope"),
+            membership(f"w{i}.row"),
+            Permission(f"w{i}.ghost"),
+            z3.Bool(f"w{i}.present"),
         )
         facts |= {f"{i} scope": scope_ok(s), f"{i} ghost": ghost.agrees(row)}
 
@@ -129,7 +129,7 @@ def leak_burst() -> Iterator[Obligation]:
 @theorem("LEAK-2", "EXPECTED LEAK: a hit on a group's block tells B that some member computed it", rights.open_read)
 def leak_shared() -> Iterator[Obligation]:
     s, row, r, now = scope("scope"), membership(), reader("B"), z3.Int("now")
-    present = z3.Bools("1.present 2.present")
+    present = z3.Bools("w1.present w2.present")
     hit = lift(lambda: rights.open_read(s, r, row, z3.Int("generation"), now, z3.Int("lease")) is not None)
     granted = {"granted": z3.And(scope_ok(s), s.level == rights.GROUP, row.active, now < row.expiry_us)}
     yield claim("B cannot tell", granted, z3.And(present[0], hit) == z3.And(present[1], hit), expect="refuted")

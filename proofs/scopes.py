@@ -151,10 +151,11 @@ def judge() -> Iterator[Obligation]:
     yield from _judged(1, 0)
     yield from _judged(1, 1)
     yield from _judged(2, 1)
-    yield from _judged(1, 2)
+    # with two holders the scopes of interest are one for all and one for some
+    yield from _judged(2, 2, levels=(rights.PUBLIC, rights.TENANT))
 
 
-def _judged(scope_count: int, holder_count: int) -> Iterator[Obligation]:
+def _judged(scope_count: int, holder_count: int, levels: tuple[int, ...] = ()) -> Iterator[Obligation]:
     rows, r, now, block = _Rows(scope_count), reader(), z3.Int("now"), z3.Int("block")
     held = [z3.Int(f"held{i}") for i in range(holder_count)]
     ends = [z3.Int(f"end{i}") for i in range(scope_count)]
@@ -163,6 +164,7 @@ def _judged(scope_count: int, holder_count: int) -> Iterator[Obligation]:
     level_group = [s.level == rights.GROUP for s in rows.scopes]
     pre = {
         "scopes": z3.And(*map(scope_ok, rows.scopes)),
+        "levels": z3.And(*[s.level == level for s, level in zip(rows.scopes, levels, strict=False)]),
         "ghosts": z3.And(*[g.agrees(m) for g, m in zip(rows.ghosts, rows.rows, strict=True)]),
         "rows are of groups": z3.And(
             *[z3.Or(g, z3.Not(m.active)) for g, m in zip(level_group, rows.rows, strict=True)]
