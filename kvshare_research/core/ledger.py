@@ -7,7 +7,7 @@ Tables live here; every decision about them is a rule of `account.py` or `rights
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from . import account as rules
 from .account import Account, Node
