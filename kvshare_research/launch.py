@@ -25,6 +25,8 @@ RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 GRACE_S = 60.0  # how long ranks may take after a signal to write what they have; a second signal ends them at once
 POLL_S = 0.002  # a waiting rank sleeps this long between looks: it must not burn a core that another computes on
 HEARD_S = 0.2  # how long a launcher may take to pass on the last words of a rank before it ends all of them
+STARTED = "KVSHARE_STARTED_BY"  # tells a rank that it was started by this project, so that it never starts ranks itself
+RANKS_PER_CORE_MAX, RANKS_LOCAL_MIN = 4, 16  # each rank loads a model
 _CONTROL_TAG = 1
 
 
@@ -63,8 +65,9 @@ def rank_command(
     driver: MpiDriver, ranks: int, module: str, arguments: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
     """The command line that runs `module` on `ranks` processes, and the environment it needs; starts nothing."""
+    _refuse_to_start(driver, ranks)
     launcher = find_mpiexec(driver.mpiexec)
-    env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    env = {STARTED: str(launcher), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     if sys.stdout.isatty():  # the ranks write to a pipe that ends at this terminal
         size = shutil.get_terminal_size()
         env |= {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "1", "COLUMNS": str(size.columns), "LINES": str(size.lines)}
@@ -80,6 +83,22 @@ def rank_command(
             flags += ["-x", name]
     program = [sys.executable, "-m", "mpi4py", "-m", module, *arguments]
     return [str(launcher), *flags, *driver.mpiexec_args, "-n", str(ranks), *program], env
+
+
+def _refuse_to_start(driver: MpiDriver, ranks: int) -> None:
+    """ConfigError where starting ranks would not end, or would drown this machine."""
+    before = os.environ.get(STARTED)
+    if before is not None:
+        raise ConfigError(
+            f"`{before}` started this process but did not make it an MPI rank (none of "
+            f"{', '.join(RANK_VARIABLES)} is set); give an MPI launcher in `driver.mpiexec`"
+        )
+    most = max(RANKS_LOCAL_MIN, RANKS_PER_CORE_MAX * (os.cpu_count() or 1))
+    if ranks > most and not driver.mpiexec_args:
+        raise ConfigError(
+            f"`ranks` is `{ranks}`, expected at most {most} on the {os.cpu_count()} cores of this machine; "
+            "name other hosts in `driver.mpiexec_args`, or start the ranks with your own launcher"
+        )
 
 
 def run_ranks(command: Sequence[str], extra_env: Mapping[str, str]) -> int:

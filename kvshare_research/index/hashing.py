@@ -51,8 +51,6 @@ def _chain_hashlib(key: bytes, parent: bytes, data: bytes, block_bytes: int) -> 
     """The readable form, and the one every kernel is compared with."""
     hashes = []
     for start in range(0, len(data) - block_bytes + 1, block_bytes):
-        parent = hashlib.blake2b(
-            parent + data[start : start + block_bytes], key=key, digest_size=DIGEST_BYTES
-        ).digest()
+        parent = hashlib.blake2b(parent + data[start : start + block_bytes], key=key, digest_size=DIGEST_BYTES).digest()
         hashes.append(parent)
     return b"".join(hashes)

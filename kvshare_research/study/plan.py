@@ -7,6 +7,7 @@ from itertools import product
 from typing import Literal, final
 
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.nouns import Action
 
 IDLE = 0.0  # utilisation 0: one request at a time
 
@@ -29,6 +30,7 @@ class Block:
     selector: tuple[str, ...] = ()
     tenancy: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
+    actions: tuple[Action, ...] = ()  # the ways a selector may choose among; empty: the run's own
     record: bool = False  # keep each rank's log of inputs, for replay
     seeds: tuple[int, ...] = (0,)
 
@@ -39,6 +41,10 @@ class Block:
             raise ConfigError(f"block `{self.name}`: `overlap` is a share of the prompt, expected above 0 and below 1")
         if any(not 0.0 <= x <= 4.0 for x in self.utilisation):
             raise ConfigError(f"block `{self.name}`: `utilisation` is arrival rate over capacity, expected 0 to 4")
+        if self.actions and Action.RECOMPUTE not in self.actions:
+            raise ConfigError(
+                f"block `{self.name}`: `actions` leaves out `recompute`, which must always remain possible"
+            )
         if not self.seeds:
             raise ConfigError(f"block `{self.name}`: `seeds` is empty, expected at least one seed")
 

@@ -36,6 +36,8 @@ def case_config(resolved: Mapping[str, Any], case: Case) -> dict[str, Any]:
         name = getattr(case, axis)
         if name is not None:
             config[axis] = choice(axis, name)
+    if case.block.actions:
+        config["actions"] = [action.name.lower() for action in case.block.actions]
     workload = dict(config["workload"])
     if case.overlap is not None:
         if "overlap" not in workload:

@@ -126,6 +126,7 @@ def test_a_matching_result_is_reused_or_run_again(played: tuple[Path, object]) -
         (["engine=huggingface", "engine.model=/nowhere", "engine.device=cpu"], "does not exist"),
         (["engine.device=cuda"], "GPU"),
         (["ranks=1"], "`ranks` is `1`"),
+        (["ranks=100000"], "`ranks` is `100000`"),
         (["selector=cheepest"], "did you mean"),
         (["workload.prompt_tokens=9000"], "context"),
     ],
@@ -139,3 +140,14 @@ def test_what_cannot_work_is_one_line_and_no_result(overrides: list[str], words:
     assert len(told) == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("results.json"))
+
+
+def test_a_launcher_that_makes_no_ranks_is_refused_and_never_asked_again(tmp_path: Path) -> None:
+    """A wrapper that only runs its command must not make the command start itself without end."""
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\nshift 2\nexec "$@"\n')
+    launcher.chmod(0o755)
+    done = job("engine=tiny", "study=smoke", f"output_root={tmp_path}", f"driver.mpiexec={launcher}")
+
+    assert done.returncode == 2
+    assert "did not make it an MPI rank" in done.stderr
