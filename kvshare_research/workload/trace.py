@@ -121,7 +121,7 @@ def json_object(line: str, required: Iterable[str], optional: Iterable[str] = ()
     known = (*required, *optional)
     for key in found:
         if key not in known:
-            raise BadLine(f"unknown key `{key}`{did_you_mean(key, known)}; is this another trace's format?")
+            raise BadLine(f"unknown key `{key}`{did_you_mean(key, known)}")
     for key in required:
         if key not in found:
             raise BadLine(f"`{key}` is missing")

@@ -7,10 +7,14 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from kvshare_research.workload.azure import AzureTrace
 from kvshare_research.workload.base import distinct_blocks
+from kvshare_research.workload.claude_code import ClaudeCodeTrace
 from kvshare_research.workload.generated import GeneratedWorkload
 from kvshare_research.workload.mooncake import MooncakeTrace
 from kvshare_research.workload.prompt_files import PromptFilesWorkload
+from kvshare_research.workload.ragpulse import RagPulseTrace
+from kvshare_research.workload.servegen import ServeGenTrace
 
 from .kit import CONF, given
 
@@ -28,6 +32,10 @@ def composed(group: str, name: str, *overrides: str):
         ("workload", "generated_eviction", GeneratedWorkload),
         ("workload", "prompt_files", PromptFilesWorkload),
         ("workload", "mooncake", MooncakeTrace),
+        ("workload", "ragpulse", RagPulseTrace),
+        ("workload", "azure", AzureTrace),
+        ("workload", "servegen", ServeGenTrace),
+        ("workload", "claude_code", ClaudeCodeTrace),
     ],
 )
 def test_every_file_composes_and_builds(group, name, kind):
