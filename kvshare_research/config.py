@@ -24,6 +24,7 @@ PLACE_KEYS = (
     *("output_root", "cache_root", "force", "debug", "plots"),
     *("driver.mpiexec", "driver.mpiexec_args", "engine.cache_root"),
 )
+SEED_MAX = 2**32 - 1  # what every random generator in use takes
 SEAMS: dict[str, type] = {
     "index": ports.Index,
     "tenancy": ports.Tenancy,
@@ -53,8 +54,8 @@ class RunConfig:
     debug: bool
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"`seed` is `{self.seed}`, expected zero or more")
+        if not 0 <= self.seed <= SEED_MAX:
+            raise ConfigError(f"`seed` is `{self.seed}`, expected 0 to {SEED_MAX}")
         if self.ranks < 2:
             raise ConfigError(f"`ranks` is `{self.ranks}`, expected 2 or more: one router and at least one worker")
         if not self.name or "/" in self.name or self.name.startswith("."):

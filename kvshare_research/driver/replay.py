@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvshare_research.core.errors import RemoteError
+from kvshare_research.core.errors import KvShareError, RemoteError
 from kvshare_research.driver.assembly import assembly_at
 from kvshare_research.driver.log import digest, read_log
 from kvshare_research.transport.wire import decode_core
@@ -64,7 +64,12 @@ def main(paths: Sequence[str]) -> int:
     """Replays the logs named on a command line and says of each in one line what came of it; 1 if any differs."""
     differing = 0
     for path in paths:
-        done = replay(Path(path).read_bytes())
+        try:
+            done = replay(Path(path).read_bytes())
+        except (OSError, KvShareError) as error:
+            print(f"{path}: damaged, or no log of this version: {error}", file=sys.stderr)
+            differing += 1
+            continue
         who = "router" if done.node is None else f"node {done.node}"
         counts = f"{done.event_count} inputs, {done.effect_count} effects, {len(done.mismatches)} mismatches"
         print(f"{path}: {who}, {counts}")

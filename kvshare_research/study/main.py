@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from kvshare_research.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvshare_research.config import Run
@@ -53,6 +56,7 @@ def _lead(run: Run, open_session: Callable[[Progress], Session | SimulatedSessio
         report.show(run.folder)
         print(f"\nnothing was run: {run.folder} holds the result of this very setting; `force=true` runs it again")
         return 0
+    _require_writable(run.folder.parent)
     with report.progress(stages=len(cases(study)) + 2) as bar:
         session = open_session(bar)
         try:
@@ -63,6 +67,16 @@ def _lead(run: Run, open_session: Callable[[Progress], Session | SimulatedSessio
     folder = _write(run, session, now, partial=False)
     report.show(folder)
     return 0
+
+
+def _require_writable(folder: Path) -> None:
+    """ConfigError before any work, where its results could not be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(f"`output_root`: nothing can be written to {folder}: {error.strerror}") from error
 
 
 def _write(run: Run, session: Session | SimulatedSession, now: Provenance, *, partial: bool) -> Path:

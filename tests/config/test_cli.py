@@ -41,7 +41,7 @@ REFUSED = {
     ("+fore=1",): "error: nothing reads `fore`; did you mean `force`?",
     ("~seed",): "error: `config` needs a value for `seed` (an integer)",
     ("seed=abc",): "error: `seed` is `abc`, expected an integer",
-    ("seed=-1",): "error: `seed` is `-1`, expected zero or more",
+    ("seed=-1",): "error: `seed` is `-1`, expected 0 to 4294967295",
     ("seed=1,2",): "error: `seed=1,2` has several values: add --multirun for one run each, or write `seed=[1,2]` for a list",
     ("force=1",): "error: `force` is `1`, expected true or false",
     ("actions=[recompute,pul]",): "error: `actions[1]` is `pul`; did you mean `pull`?",

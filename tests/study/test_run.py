@@ -142,6 +142,24 @@ def test_what_cannot_work_is_one_line_and_no_result(overrides: list[str], words:
     assert not list(tmp_path.rglob("results.json"))
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    """Not after it."""
+    done = job("engine=tiny", "study=smoke", "output_root=/proc/nowhere", f"cache_root={tmp_path}")
+    assert done.returncode == 2
+    assert "`output_root`: nothing can be written" in done.stderr
+    assert "measuring" not in done.stdout + done.stderr
+
+
+def test_a_tampered_log_is_named_in_one_line(tmp_path: Path) -> None:
+    """A damaged record is a fault of the file, not of the program."""
+    path = tmp_path / "node0.log"
+    path.write_bytes(b"\x93\x01\x02")
+    done = job(str(path), module="kvshare_research.driver.replay")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{path}: damaged")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_launcher_that_makes_no_ranks_is_refused_and_never_asked_again(tmp_path: Path) -> None:
     """A wrapper that only runs its command must not make the command start itself without end."""
     launcher = tmp_path / "mpiexec"
