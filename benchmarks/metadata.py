@@ -5,7 +5,8 @@
 A fleet of `nodes` in virtual time: a request goes to the node on which the router's replica believes most of it, or to
 the least used one; the node has the missing blocks `serve_ms` later and says so; the router sees it `lag` later. With
 guesses the router expects them at once, as a register-before-visible index does. The truth is what the nodes hold, so
-a belief that is too old costs recomputed blocks, and one that is too early sends a request where the blocks are not yet.
+a belief that is too old costs recomputed blocks, and one that is too early sends a request where the blocks are not
+yet.
 """
 
 from __future__ import annotations
