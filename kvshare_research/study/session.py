@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,7 @@ from kvshare_research.core.errors import ConfigError
 from kvshare_research.cost.calibration import Calibration
 from kvshare_research.disclosure.never import NeverDisclosure
 from kvshare_research.driver.cluster import Cluster, Played, RunBroken
-from kvshare_research.guard.keys import KeyRing, RootSecret
+from kvshare_research.guard.keys import ENVIRONMENT_VARIABLE, KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace
 from kvshare_research.metrics.records import BASELINE, CaseResult, Label
 from kvshare_research.report.progress import Progress
@@ -52,6 +53,10 @@ class Session:
     def play(self) -> None:
         """All cases of the study are in `results`; raises RunBroken after keeping a partial one."""
         self._resolved = dict(self.run.resolved)
+        if self.run.values.secret_file is None and ENVIRONMENT_VARIABLE not in os.environ:
+            self.progress.say(
+                f"block hashes are keyed from the seed; for real tenants set `secret_file` or {ENVIRONMENT_VARIABLE}"
+            )
         self.progress.stage("loading the model on every worker")
         self.cluster.load(self._resolved)
         self._calibration = calibrated(self)
