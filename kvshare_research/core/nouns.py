@@ -212,6 +212,9 @@ class QuoteTable:
     readable_blocks: int
     best_blocks: int  # longest usable run on any node
     draw: int  # a number that differs per request, for policies that need chance; from the request id
+    ingress: int = 0  # the node nearest to the client
+    session: int = 0  # equal for requests of one session, user or tenant, whichever is known
+    start: int = 0  # equal for prompts with an equal start (256 tokens, or the first block where that is longer)
 
     def __len__(self) -> int:
         return len(self.action)

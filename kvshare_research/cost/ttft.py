@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kvshare_research.core.costing import PrefillCoefficients
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.loads import load_table
-from kvshare_research.core.nouns import Action, Piece, QuoteTable
+from kvshare_research.core.nouns import Action, Chain, Piece, QuoteTable
 from kvshare_research.core.ports import Cost, QuoteInput
 
 from .kernel import (
@@ -34,6 +34,7 @@ from .kernel import (
 from .links import matrix_of
 
 Ints = NDArray[np.int64]
+START_TOKENS = 256  # of a prompt, by which policies without an index tell prompts apart
 
 
 @final
@@ -124,6 +125,9 @@ class TtftCost(Cost):
             readable_blocks=given.verdict.readable_blocks,
             best_blocks=int(nodes[DEPTH].max(initial=0)),
             draw=given.draw,
+            ingress=request.ingress,
+            session=request.session_id or request.user_id or request.tenant_id,
+            start=_start(chain),
         )
 
     def _links(self, given: QuoteInput) -> Ints:
@@ -167,6 +171,12 @@ def prepare() -> None:
         ),
         np.zeros(0, np.int64),
     )
+
+
+def _start(chain: Chain) -> int:
+    """A number for how the prompt starts; 0 for one without a full block."""
+    depth = min(chain.block_count, max(1, START_TOKENS // chain.block_tokens))
+    return int.from_bytes(chain.block_hash(depth - 1)[:7], "little") if depth else 0
 
 
 def _pinned(executor: int, alive: Ints) -> Ints:

@@ -9,6 +9,7 @@ from kvshare_research.core.costing import Choice, better
 from kvshare_research.core.nouns import Action, Column, QuoteTable
 
 Rows = NDArray[np.intp]
+_MASK = (1 << 64) - 1
 STAYING = (Action.RECOMPUTE, Action.RESIDENT, Action.ROUTE)  # no bytes move between nodes
 
 
@@ -57,6 +58,34 @@ def least_loaded_executor(table: QuoteTable) -> int:
     rows = rows_of(table, Action.RECOMPUTE)
     row = least(rows, table.queued_tokens, table.queued_requests, table.rtt_us, table.executor)
     return int(table.executor[row])
+
+
+def executors_of(table: QuoteTable) -> list[int]:
+    """Every node that may serve, ascending."""
+    found: list[int] = np.unique(table.executor).tolist()
+    return found
+
+
+def stays(table: QuoteTable) -> Rows:
+    """For each executor, ascending, the row that serves there with what it has."""
+    return np.array([stay(table, executor) for executor in executors_of(table)], np.intp)
+
+
+def mixed(*parts: int) -> int:
+    """A 64-bit number that depends on all of `parts` and looks drawn (SplitMix64); equal in every process."""
+    state = 0
+    for part in parts:
+        state = (state + part + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def drawn(table: QuoteTable, salt: int = 0) -> NDArray[np.float64]:
+    """A column that breaks ties by chance: it differs per request and executor, in [0, 1)."""
+    chance = {executor: mixed(table.draw, executor, salt) / 2**64 for executor in executors_of(table)}
+    return np.array([chance[executor] for executor in table.executor.tolist()])
 
 
 def stay(table: QuoteTable, executor: int) -> int:
