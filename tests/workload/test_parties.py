@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 import pytest
@@ -84,7 +85,9 @@ def test_quotas_that_do_not_fit_the_pool_are_refused(block_bytes, capacity_block
     assert str(caught.value).startswith(message)
 
 
-def test_floors_that_do_not_fit_are_scaled_and_reported_where_the_table_says_so(caplog):
+def test_floors_that_do_not_fit_are_scaled_and_reported_where_the_table_says_so(caplog, monkeypatch):
+    # A command composed in this process by another test may have silenced loggers that existed then.
+    monkeypatch.setattr(logging.getLogger("kvshare_research.workload.catalogue"), "disabled", False)
     directory, catalogue = load_parties({**GOOD, "oversubscribed": "scale"})
     sized = catalogue.sized(directory, block_bytes=10, capacity_blocks=3)
     assert sum(a.reserved_blocks for a in sized.accounts) <= 3
