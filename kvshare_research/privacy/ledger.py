@@ -98,8 +98,11 @@ def _gaussian_epsilon(charges: Sequence[Charge], delta: float) -> tuple[float, f
     prv, rdp = PRVAccountant(), RDPAccountant()
     prv.history, rdp.history = list(rows), list(rows)
     loose = float(rdp.get_epsilon(delta))
-    with np.errstate(divide="ignore"):  # log(0) where every unit takes part: minus infinity is meant
-        return min(float(prv.get_epsilon(delta)), loose), loose
+    with np.errstate(divide="ignore", over="ignore"):  # log(0) where every unit takes part: minus infinity is meant
+        try:
+            return min(float(prv.get_epsilon(delta)), loose), loose
+        except (RuntimeError, ValueError):  # so little noise that its grid cannot hold it: the other bound is valid too
+            return loose, loose
 
 
 @final

@@ -1,0 +1,161 @@
+"""Hit rate and TTFT against epsilon: `python -m experiments.privacy_ttft [tenants] [seeds]`.
+
+Simulated: the shipped hasher, desk, router and workers in virtual time. Every tenant uses a few of 200 templates
+(Zipf), each a prompt of its own scope; on day one it votes, at night the desk releases, day two is measured on empty
+pools. The rows go from sharing nothing to sharing everything, with what each released and what it spent.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.ledger import Ledger as Pool
+from kvshare_research.core.nouns import Action, LinkRow, Outcome, Request, Segment
+from kvshare_research.core.ports import Disclosure
+from kvshare_research.core.rights import EVERYBODY, TENANT, USER, Scope
+from kvshare_research.core.router import Router, RouterPolicy
+from kvshare_research.core.running import WorkerPolicy
+from kvshare_research.core.worker import Worker
+from kvshare_research.cost.links import LinkModel, LinkTable
+from kvshare_research.cost.ttft import TtftCost
+from kvshare_research.disclosure.after_k import AfterK
+from kvshare_research.disclosure.dp_batch import DpBatch
+from kvshare_research.disclosure.never import NeverDisclosure
+from kvshare_research.disclosure.noise import SeededNoise
+from kvshare_research.driver.simulator import Simulator
+from kvshare_research.driver.simulator_engine import EngineModel
+from kvshare_research.guard.keys import KeyRing, RootSecret
+from kvshare_research.guard.layered import Layered
+from kvshare_research.guard.namespace import ModelSpace
+from kvshare_research.index.reference import ReferenceIndex
+from kvshare_research.privacy.desk import Desk
+from kvshare_research.privacy.ledger import Budget, Ledger
+from kvshare_research.retention.lru import LruRetention
+from kvshare_research.schedule.fcfs import FcfsSchedule
+from kvshare_research.selector.cheapest import Cheapest
+from kvshare_research.study.prompts import Hasher
+
+BLOCK_TOKENS, BLOCK_BYTES, NODES, TEMPLATES, TAIL_TOKENS = 16, 1 << 20, 3, 200, 40
+DAY_US = 86_400_000_000
+COST = TtftCost(
+    c0_ps=5_000_000_000, c1_ps_per_token=1_300_000_000, c2_ps_per_token=6_000_000, c3_ps_per_token2=1_000_000,
+    c4_ps_per_token2=500_000, merge_ps_per_byte=0,
+)  # fmt: skip
+
+
+def fleet(directory: Directory) -> Simulator:
+    """Three empty nodes with pools that hold everything: what is measured is sharing, not eviction."""
+    policy = RouterPolicy(cost=COST, selector=Cheapest(), actions=frozenset(Action), block_bytes=BLOCK_BYTES)
+    links = LinkTable.start(NODES, LinkModel(rtt_us=1_000, ps_per_byte=800))
+    router = Router(
+        policy=policy, directory=directory, index=ReferenceIndex().new_store(NODES), links=links, node_count=NODES
+    )
+    kept = LruRetention()
+    serving = WorkerPolicy(retention=kept, schedule=FcfsSchedule(), block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES)
+    workers = [
+        Worker(
+            node=n, incarnation=1, policy=serving, directory=directory,
+            ledger=Pool(capacity_blocks=400_000, accounts=(), retention=kept),
+        )
+        for n in range(NODES)
+    ]  # fmt: skip
+    link = LinkRow(rtt_us=1_000, rtt_high_us=1_000, ps_per_byte=800, ps_per_byte_high=800)
+    engine = EngineModel(prefill=COST.coefficients, decode_step_ps=10_000_000)
+    return Simulator(
+        router=router, workers=workers, links=[[link] * NODES] * NODES, engine=engine, block_bytes=BLOCK_BYTES
+    )
+
+
+class Town:
+    """Tenants, their templates and what they ask on a day; the same for every policy."""
+
+    def __init__(self, tenants: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        popularity = 1 / np.arange(1, TEMPLATES + 1) ** 1.1
+        popularity /= popularity.sum()
+        self.directory = Layered().directory(
+            Directory(
+                tenants=tuple(f"t{i}" for i in range(tenants)),
+                groups=(),
+                users=tuple((f"u{i}", i + 1) for i in range(tenants)),
+                scopes=(
+                    EVERYBODY,
+                    *(Scope(TENANT, i + 1) for i in range(tenants)),
+                    *(Scope(USER, i + 1) for i in range(tenants)),
+                ),
+            )
+        )
+        self.hasher = Hasher(
+            tenancy=Layered(), directory=self.directory, ring=KeyRing(RootSecret.from_seed(seed)), discloses=True,
+            space=ModelSpace(model="m", dtype="fp32", block_tokens=BLOCK_TOKENS),
+        )  # fmt: skip
+        self.lengths = np.clip(rng.lognormal(3.0, 0.7, TEMPLATES).astype(int), 4, 80) * BLOCK_TOKENS
+        self.uses = [rng.choice(TEMPLATES, rng.geometric(1 / 3), p=popularity) for _ in range(tenants)]
+
+    def day(self, seed: int) -> list[tuple[Request, np.ndarray]]:
+        """Each tenant asks with each of its templates once or twice, in random order."""
+        rng = np.random.default_rng(seed)
+        asked = [(t, int(x)) for t, uses in enumerate(self.uses) for x in uses for _ in range(int(rng.integers(1, 3)))]
+        rng.shuffle(asked)
+        out = []
+        for number, (tenant, template) in enumerate(asked):
+            front = np.arange(self.lengths[template], dtype=np.uint32) + 1000 * template
+            tokens = np.concatenate([front, rng.integers(1 << 20, 1 << 21, TAIL_TOKENS).astype(np.uint32)])
+            scopes = (Scope(TENANT, tenant + 1), Scope(USER, tenant + 1))
+            segments = tuple(
+                Segment(scope_id=self.directory.scope_id(s), token_count=n)
+                for s, n in zip(scopes, (len(front), TAIL_TOKENS), strict=True)
+            )
+            request = Request(
+                request_id=number + 1, tenant_id=tenant + 1, user_id=tenant + 1, segments=segments, output_tokens_max=1,
+                ingress=int(rng.integers(NODES)), arrival_us=0,
+            )  # fmt: skip
+            out.append((request, tokens))
+        return out
+
+
+def played(town: Town, policy: Disclosure, seed: int) -> tuple[Sequence[Outcome], Desk]:
+    """Day two under what day one's votes released."""
+    budget = Budget(epsilon=100.0, delta=1e-5, unit="tenant", population=len(town.directory.tenants))
+    desk = Desk(policy, SeededNoise(seed), Ledger(budget, None))
+    for request, tokens in town.day(2 * seed):
+        desk.vote(town.hasher.prompt(request, tokens, warmup=False).offer, request)
+    desk.advance(DAY_US)
+    sim = fleet(town.directory)
+    for number, (request, tokens) in enumerate(town.day(2 * seed + 1)):
+        prompt = town.hasher.prompt(request, tokens, warmup=False, released=desk.released)
+        sim.inject(replace(prompt.request, arrival_us=1 + number * 2_000_000), prompt.chain)
+    return sim.run(), desk
+
+
+def main(tenants: int, seeds: int) -> int:
+    """Prints a row per policy: means over seeds of the share of prompt tokens reused, across tenants, and mean TTFT."""
+    common = {"delta": 1e-6, "l0": 16, "unit": "tenant", "period_us": DAY_US}
+    rows: list[tuple[str, Disclosure]] = [("never (isolated)", NeverDisclosure())]
+    rows += [(f"dp_batch, epsilon {e:g}", DpBatch(epsilon=e, **common)) for e in (0.5, 1.0, 2.0, 4.0, 8.0)]  # type: ignore[arg-type]
+    rows += [(f"after_k, k = {k} (no DP)", AfterK(k=k, unit="tenant", period_us=DAY_US)) for k in (10, 2)]
+    print(f"simulated: {tenants} tenants, {TEMPLATES} templates, {NODES} nodes, means over {seeds} seeds")
+    print(f"{'policy':26}{'reused':>8}{'across':>8}{'TTFT ms':>9}{'names':>7}  spent (delta 1e-05)")
+    for title, policy in rows:
+        reused, across, ttft, names, spent = [], [], [], [], ""
+        for seed in range(seeds):
+            outcomes, desk = played(Town(tenants, seed), policy, seed)
+            total = sum(o.prompt_tokens for o in outcomes)
+            reused.append(1 - sum(o.computed_tokens for o in outcomes) / total)
+            across.append(sum(o.cross_tenant_tokens for o in outcomes) / total)
+            ttft.append(float(np.mean([o.ttft_us for o in outcomes])) / 1000)
+            names.append(len(desk.released))
+            spent = desk.spent()
+        means = [float(np.mean(x)) for x in (reused, across, ttft, names)]
+        print(f"{title:26}{means[0]:8.3f}{means[1]:8.3f}{means[2]:9.1f}{means[3]:7.0f}  {spent}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    given = [int(a) for a in sys.argv[1:]]
+    sys.exit(main(given[0] if given else 1_000, given[1] if len(given) > 1 else 3))

@@ -1,0 +1,67 @@
+"""What predictors from an artefact have in common: they know the released names and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.ports import PrefetchIntent, Seen
+
+from .artefact import Artefact, load
+from .history import History, Predicting
+
+Scores = Callable[
+    [Artefact, list[int]], NDArray[np.float64]
+]  # (artefact, last names by number) -> probability by number
+
+
+@dataclass(slots=True)
+class TrainedState:
+    """The artefact as loaded once, and the past as seen since."""
+
+    artefact: Artefact
+    number: dict[bytes, int]
+    history: History = field(default_factory=History)
+    skipped: int = 0  # requests for names outside the vocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained(Predicting):
+    """`artefact` is the file; `vocabulary` what it must have been trained under (null: as it is)."""
+
+    artefact: str | None
+    vocabulary: str | None
+
+    def loaded(self, kind: str) -> TrainedState:
+        """The state before any request; ConfigError where the artefact cannot be used."""
+        if self.artefact is None:
+            raise ConfigError(
+                f"`prefetch={kind}` needs `prefetch.artefact`: train one with kvshare_research.privacy.train"
+            )
+        made = load(Path(self.artefact), kind, self.vocabulary)
+        return TrainedState(artefact=made, number={name: i for i, name in enumerate(made.names)})
+
+    def noted(self, state: TrainedState, seen: Seen) -> TrainedState:
+        """The state after one more request."""
+        if state.history.note(seen) not in state.number:
+            state.skipped += 1
+        return state
+
+    def proposed(self, state: TrainedState, scores: Scores) -> tuple[Any, tuple[PrefetchIntent, ...]]:
+        """Intents for the likeliest names after each request whose name is known; a NaN is no probability."""
+        out: list[PrefetchIntent] = []
+        for seen in state.history.take_fresh():
+            names = state.history.trails[seen.tenant_id, seen.user_id].names
+            known = [state.number[n] for n in names if n in state.number]
+            if not known or names[-1] not in state.number:
+                continue
+            p = np.nan_to_num(scores(state.artefact, known), nan=0.0, posinf=0.0, neginf=0.0)
+            order = np.argsort(-p, kind="stable")[: 4 * self.proposals_max]
+            out += self.intents(state.history, seen, [(state.artefact.names[i], float(p[i])) for i in order])
+        return state, tuple(out)
