@@ -1,0 +1,31 @@
+"""The small reproductions stay inside their bands, and their pages show what the command prints."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from experiments.table import verdicts
+
+ROOT = Path(__file__).parents[2] / "experiments"
+SMALL = sorted(path.parent.name for path in ROOT.glob("*/run.py"))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_quantity_is_in_its_band(name: str) -> None:
+    run = importlib.import_module(f"experiments.{name}.run")
+    rows = verdicts(ROOT / name, run.run())
+    assert [row for row in rows if row[-1] != "reproduced"] == []
+    page = (ROOT / name / "README.md").read_text()
+    for quantity, theirs, ours, (low, high), verdict in rows:
+        assert f"| {quantity} | {theirs:g} | {ours:.4g} | {low:g} to {high:g} | {verdict} |" in page
+
+
+def test_every_folder_is_listed_and_says_what_it_claims() -> None:
+    listed = (ROOT / "README.md").read_text()
+    for page in ROOT.glob("*/README.md"):
+        assert f"`{page.parent.name}`" in listed
+    for number in range(1, 21):
+        assert f"R{number} " in listed or number in (*range(10, 17), 18)
