@@ -15,39 +15,48 @@ class Waiting:
     def __init__(self, schedule: Schedule, block_tokens: int) -> None:
         self._schedule = schedule
         self._block_tokens = block_tokens
-        self._rows: list[tuple[m.Dispatched, QueuedRequest]] = []
+        self._events: list[m.Dispatched] = []
+        self._queue: list[QueuedRequest] = []  # what the schedule sees of them, in the same order
+        self._classes: dict[int, int] = {}  # class of the account that each scope's requests are queued under
         self._served_tokens: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._events)
 
     def add(self, event: m.Dispatched, running_tenants: Iterable[int], now_us: int) -> None:
         """The request waits. A tenant that was idle starts at the least counter of those who wait or run: idling earns
         no credit (VTC)."""
         request = event.request
-        active = {row.tenant_id for _, row in self._rows} | set(running_tenants)
+        active = {row.tenant_id for row in self._queue} | set(running_tenants)
         if active and request.tenant_id not in active:
             least = min(self._served_tokens.get(other, 0) for other in active)
             self._served_tokens[request.tenant_id] = max(self._served_tokens.get(request.tenant_id, 0), least)
         row = QueuedRequest(
             request_id=request.request_id,
             tenant_id=request.tenant_id,
-            priority=0,
+            priority=self._classes.setdefault(request.segments[-1].scope_id, 0),
             arrival_us=now_us,
             uncached_tokens=request.token_count - event.plan.reused_blocks * self._block_tokens,
             prompt_tokens=request.token_count,
         )
-        self._rows.append((event, row))
+        self._events.append(event)
+        self._queue.append(row)
 
     def next(self, priority_of: Callable[[int], int], now_us: int) -> tuple[int, m.Dispatched, int]:
         """(position, request, since when it waits) of the one that the schedule names."""
-        queue = []
-        for event, row in self._rows:
-            priority = priority_of(event.request.segments[-1].scope_id)
-            queue.append(row if priority == row.priority else replace(row, priority=priority))
-        position = self._schedule.next(queue, self._served_tokens, now_us)
-        assert 0 <= position < len(queue), f"schedule chose {position} of {len(queue)} waiting requests"
-        return position, self._rows[position][0], queue[position].arrival_us
+        for scope_id, known in tuple(self._classes.items()):
+            if priority_of(scope_id) != known:
+                self._reclassify(scope_id, priority_of(scope_id))
+        position = self._schedule.next(self._queue, self._served_tokens, now_us)
+        assert 0 <= position < len(self._queue), f"schedule chose {position} of {len(self._queue)} waiting requests"
+        return position, self._events[position], self._queue[position].arrival_us
+
+    def _reclassify(self, scope_id: int, priority: int) -> None:
+        """Requests charged last to this scope have the class that its account has now."""
+        self._classes[scope_id] = priority
+        for i, event in enumerate(self._events):
+            if event.request.segments[-1].scope_id == scope_id:
+                self._queue[i] = replace(self._queue[i], priority=priority)
 
     def take(self, position: int) -> None:
         """That request is served; its prompt counts as service to its tenant."""
@@ -56,7 +65,8 @@ class Waiting:
 
     def remove(self, position: int) -> m.Dispatched:
         """That request waits no longer."""
-        return self._rows.pop(position)[0]
+        del self._queue[position]
+        return self._events.pop(position)
 
     def serve(self, tenant_id: int, token_count: int) -> None:
         """The tenant has had so much more service."""
