@@ -74,7 +74,9 @@ def test_an_engine_alone_takes_what_the_polynomial_says() -> None:
     """One prompt in chunks of 64, then three tokens: sums of the model's own terms, rounded up at the end."""
     ((first, _, _, _), (last, _, _, _)), _ = played([(0, 100, 3)], step_by_step=False)
     chunks = prefill_ps(MODEL.prefill, 64, 0) + prefill_ps(MODEL.prefill, 36, 64)
-    steps = sum(MODEL.decode_step_ps + MODEL.decode_ps_per_request + MODEL.decode_ps_per_token * (100 + i) for i in range(3))
+    steps = sum(
+        MODEL.decode_step_ps + MODEL.decode_ps_per_request + MODEL.decode_ps_per_token * (100 + i) for i in range(3)
+    )
     assert first == -(-chunks // PS_PER_US)
     assert last == first + -(-steps // PS_PER_US)
 
@@ -169,7 +171,14 @@ def test_requests_are_conserved_at_every_moment() -> None:
     """Injected = ended + in flight after every single event, and time never steps back."""
     sim = fleet(2, capacity=24)
     for number in range(15):
-        ask(sim, number, tenant=1 + number % 2, prefix=f"p{number % 4}", at_us=1 + 20_000 * number, prefix_blocks=8 + 8 * (number % 3))
+        ask(
+            sim,
+            number,
+            tenant=1 + number % 2,
+            prefix=f"p{number % 4}",
+            at_us=1 + 20_000 * number,
+            prefix_blocks=8 + 8 * (number % 3),
+        )
     before = 0
     while sim._heap:
         sim.run(until_us=sim._heap[0][0])
