@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 
@@ -48,10 +49,16 @@ COST = TtftCost(
 )  # fmt: skip
 
 
-def fleet(directory: Directory) -> Simulator:
+def fleet(directory: Directory, ps_per_byte: int = 800) -> Simulator:
     """Three empty nodes with pools that hold everything: what is measured is sharing, not eviction."""
     policy = RouterPolicy(cost=COST, selector=Cheapest(), actions=frozenset(Action), block_bytes=BLOCK_BYTES)
-    links = LinkTable.start(NODES, LinkModel(rtt_us=1_000, ps_per_byte=800))
+    links = LinkTable.start(NODES, LinkModel(rtt_us=1_000, ps_per_byte=ps_per_byte))
+    for source, reader in permutations(range(NODES), 2):  # calibrated, as every study is
+        for _ in range(8):
+            links = links.measured(source, reader, 0, 1_000, 0)
+            links = links.measured(
+                source, reader, 8 * BLOCK_BYTES, 1_000 + 8 * BLOCK_BYTES * ps_per_byte // 1_000_000, 0
+            )
     router = Router(
         policy=policy, directory=directory, index=ReferenceIndex().new_store(NODES), links=links, node_count=NODES
     )
@@ -64,7 +71,7 @@ def fleet(directory: Directory) -> Simulator:
         )
         for n in range(NODES)
     ]  # fmt: skip
-    link = LinkRow(rtt_us=1_000, rtt_high_us=1_000, ps_per_byte=800, ps_per_byte_high=800)
+    link = LinkRow(rtt_us=1_000, rtt_high_us=1_000, ps_per_byte=ps_per_byte, ps_per_byte_high=ps_per_byte)
     engine = EngineModel(prefill=COST.coefficients, decode_step_ps=10_000_000)
     return Simulator(
         router=router, workers=workers, links=[[link] * NODES] * NODES, engine=engine, block_bytes=BLOCK_BYTES

@@ -16,6 +16,7 @@ class _Fetch:
     running: Running
     piece: Piece
     issued_us: int
+    alone: bool  # never beside another fetch over the same link: only then does its time measure the link
 
 
 class Fetching:
@@ -41,7 +42,10 @@ class Fetching:
             if piece.block_count <= 0:
                 continue
             self._next_id += 1
-            self._fetches[self._next_id] = _Fetch(running=running, piece=piece, issued_us=now_us)
+            beside = [f for f in self._fetches.values() if f.piece.source == piece.source]
+            for other in beside:
+                other.alone = False
+            self._fetches[self._next_id] = _Fetch(running=running, piece=piece, issued_us=now_us, alone=not beside)
             running.fetches.add(self._next_id)
             running.fetch_since_us = now_us
             running.states[piece.start : piece.end] = [State.PENDING] * piece.block_count
@@ -57,6 +61,10 @@ class Fetching:
                 )
             )
         return effects
+
+    def is_alone(self, fetch_id: int) -> bool:
+        """Whether an open fetch has had its link to itself."""
+        return self._fetches[fetch_id].alone
 
     def land(self, event: m.FetchLanded, running: Running, directory: Directory, now_us: int) -> Piece:
         """The fetch is closed: its blocks are PRESENT if all arrived intact and may still be read, else MISSING."""

@@ -81,8 +81,8 @@ class Foresight:
         return [self.open.pop(number) for number in lost]
 
     def pays(self, probability: float, gain_us: int, byte_count: int) -> bool:
-        """The rule of expected value, for this prefix; what surely comes may come early even where a quote sees no gain,
-        since quotes assume that fetches start at once."""
+        """The rule of expected value, for this prefix. What surely comes may come early also where no gain is quoted:
+        quotes assume that fetches start at once."""
         price_us = byte_count * self.policy.price_ps_per_byte / PS_PER_US
         worth = probability * gain_us > (1 - probability) * price_us or (probability == 1.0 and gain_us >= 0)
         self.counters["refused: not worth it"] += not worth

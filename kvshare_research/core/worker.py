@@ -207,9 +207,10 @@ class Worker:
         running = self.fetching.running(event.fetch_id)
         if running is None:
             return []  # cancelled or past its deadline: the bytes are not used
+        alone = self.fetching.is_alone(event.fetch_id)
         piece = self.fetching.land(event, running, self.directory, now_us)
         report = m.ReportLink(source=piece.source, bytes_moved=event.bytes_moved, elapsed_us=event.elapsed_us)
-        return [report, *self._register(running, piece.start, piece.end, now_us)]
+        return [*([report] if alone else []), *self._register(running, piece.start, piece.end, now_us)]
 
     def _fetch_failed(self, event: m.FetchFailed, now_us: int) -> list[m.WorkerEffect]:
         running = self.fetching.running(event.fetch_id)

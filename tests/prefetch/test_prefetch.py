@@ -262,3 +262,26 @@ def test_the_prefix_is_what_lies_before_the_last_segment() -> None:
     assert cut.block_count == 3 and cut.block_hash(2) == chain.block_hash(2)
     assert cut.scope_ends[-1][1] == 3
     assert ONE != TWO
+
+
+def test_only_a_fetch_alone_on_its_link_measures_it() -> None:
+    """Two at once see half the rate each: taken for the link's, that would talk the selector out of pulling."""
+    told: list[m.LinkMeasured] = []
+    sim = fleet(2, ps_per_byte=10_000)
+    inner = sim.router.handle
+
+    def handle(event: m.RouterEvent, now_us: int) -> tuple[m.RouterEffect, ...]:
+        told.extend([event] if isinstance(event, m.LinkMeasured) else [])
+        return inner(event, now_us)
+
+    sim.router.handle = handle  # type: ignore[method-assign]
+    for i, prefix in enumerate("abc"):
+        ask(sim, i + 1, prefix=prefix, executor=0, at_us=1 + i * SECOND)
+    for i, prefix in enumerate("ab"):
+        ask(sim, 10 + i, prefix=prefix, executor=1, ingress=1, at_us=10 * SECOND + i)
+    sim.run()
+    assert told == []
+    ask(sim, 20, prefix="c", executor=1, ingress=1, at_us=40 * SECOND)
+    sim.run()
+    assert len(told) == 1
+    assert told[0].elapsed_us == pytest.approx(told[0].bytes_moved / 100 + 1_000, rel=0.02)
