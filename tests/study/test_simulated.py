@@ -1,0 +1,92 @@
+"""A study in virtual time: one process, no MPI, the files of a report, equal results in two runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvshare_research.core.nouns import Status
+from kvshare_research.metrics.records import Label, load_results
+
+ROOT = Path(__file__).parents[2]
+GENERATED = ("engine=tiny", "workload=generated", "study=smoke", "driver.pool_tokens=20000")
+
+
+def command(out: Path, *overrides: str, data: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | ({"KVSHARE_DATA": str(data)} if data else {})
+    words = [sys.executable, "-m", "kvshare_research", "driver=simulator", f"output_root={out}", *overrides]
+    return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def results(out: Path):
+    (path,) = out.rglob("results.json")
+    return load_results(path)
+
+
+def trace(folder: Path, *bad: str) -> Path:
+    """Forty conversations of three turns, all beginning with one block."""
+    (folder / "mooncake").mkdir(parents=True)
+    rows = []
+    for turn in range(3):
+        for talk in range(40):
+            ids = [0, *(1 + 10 * talk + i for i in range(2 + turn))]
+            time_ms = 60_000 * turn + 1_000 * talk
+            rows.append({"timestamp": time_ms, "input_length": 512 * len(ids) - 7, "output_length": 20, "hash_ids": ids})
+    lines = [json.dumps(row) for row in rows]
+    (folder / "mooncake" / "conversation_trace.jsonl").write_text("\n".join([*lines, *bad]))
+    return folder
+
+
+def test_a_generated_study_is_simulated_alike_in_two_processes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        done = command(tmp_path / name, *GENERATED)
+        assert done.returncode == 0, done.stderr
+        assert "probes measure real transfers" in done.stdout + done.stderr
+    first, second = (results(tmp_path / name).cases for name in ("a", "b"))
+    assert first == second
+    assert {case.label for case in first} == {Label.SIMULATED}
+    for case in first:
+        assert len(case.outcomes) == case.expected_requests
+        assert all(o.status == Status.DONE for o in case.outcomes), [o.reason for o in case.outcomes]
+    files = {path.name for path in (tmp_path / "a").rglob("*")}
+    assert {"results.json", "report.html"} <= files
+
+
+def test_a_trace_hits_by_conversation_and_is_called_composed(tmp_path: Path) -> None:
+    """Every later turn finds its conversation somewhere; a bad line is an error, or counted."""
+    data = trace(tmp_path / "data")
+    given = ("workload=mooncake", "tenants=one", "index=flat", "link=rdma_400g", "driver.node_count=3")
+    done = command(tmp_path / "out", *given, data=data)
+    assert done.returncode == 0, done.stderr
+    (case,) = results(tmp_path / "out").cases
+    assert case.label == Label.COMPOSED
+    later = [o for o in case.done() if o.request_id >= 40]
+    assert len(later) == 80
+    assert all(o.prompt_tokens - o.computed_tokens >= 1024 for o in later)
+
+    bad = trace(tmp_path / "bad", '{"timestamp": 1}')
+    refused = command(tmp_path / "out2", *given, data=bad)
+    assert refused.returncode == 2
+    assert "conversation_trace.jsonl:121: `input_length` is missing" in refused.stderr
+    assert command(tmp_path / "out3", *given, "workload.on_error=skip", data=bad).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("workload=mooncake", "data_root=null", "study=single"), "set `data_root` or KVSHARE_DATA"),
+        (("driver.event_loss_ratio=1.5",), "`driver.event_loss_ratio` and `driver.warmup_ratio` are shares"),
+        (("driver.batch_max=0",), "`driver.batch_max` is `0`, expected 1 or more"),
+        (("driver.nodes=4",), "driver.nodes"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(overrides: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = command(tmp_path, *GENERATED, *overrides)
+    assert done.returncode == 2
+    assert words in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
