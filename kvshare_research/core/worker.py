@@ -180,12 +180,12 @@ class Worker:
         return [self.serving.ask(event, self.directory, now_us)]
 
     def _expected(self) -> set[bytes]:
-        """Hashes of blocks that admitted requests are computing or fetching."""
+        """Blocks that admitted requests are to compute. Not those they fetch: two nodes would wait for each other."""
         return {
             running.event.chain.block_hash(i)
             for running in self._running.values()
             for i in range(running.event.chain.block_count)
-            if running.states[i] != State.PRESENT
+            if running.states[i] == State.MISSING
         }
 
     def _serve_deferred(self, now_us: int) -> list[m.WorkerEffect]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.errors import ConfigError, KvShareError
 
 if TYPE_CHECKING:
     from kvshare_research.config import Run
@@ -45,7 +45,6 @@ def run(cfg: Mapping[str, Any], comm: Any) -> int:
 def _lead(run: Run, open_session: Callable[[Progress], Session | SimulatedSession], mpi_library: str) -> int:
     """Rank 0: reuse a matching result, or play the study; what was measured is written even if the end is early."""
     from kvshare_research import provenance, report
-    from kvshare_research.driver.cluster import RunBroken
 
     from .plan import cases
 
@@ -61,7 +60,7 @@ def _lead(run: Run, open_session: Callable[[Progress], Session | SimulatedSessio
         session = open_session(bar)
         try:
             session.play()
-        except RunBroken:
+        except KvShareError:  # also a worker lost, an interrupt, a case that cannot be built: what was measured is kept
             _write(run, session, now, partial=True)
             raise
     folder = _write(run, session, now, partial=False)

@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 from kvshare_research.core import messages as m
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger
-from kvshare_research.core.nouns import Action, Chain, LinkRow, MissReason, Outcome, Request, Segment, Status
-from kvshare_research.core.rights import GROUP, PUBLIC, TENANT, Membership, Scope
+from kvshare_research.core.nouns import (
+    Action,
+    Chain,
+    LinkRow,
+    MissReason,
+    Outcome,
+    Piece,
+    Plan,
+    Request,
+    Segment,
+    Status,
+)
+from kvshare_research.core.rights import GROUP, PUBLIC, TENANT, Membership, Reader, Scope
 from kvshare_research.core.router import Router, RouterPolicy
 from kvshare_research.core.running import WorkerPolicy
 from kvshare_research.core.worker import Worker
@@ -106,7 +117,9 @@ def ask(
     names += [f"{prefix}{tail_scope}/{number}/{i}" for i in range(prefix_blocks, full)]
     chain = Chain(
         hashes=b"".join(name.encode().ljust(16, b".")[:16] for name in names),
-        scope_ends=((prefix_scope, prefix_blocks), (tail_scope, full)) if full > prefix_blocks else ((prefix_scope, full),),
+        scope_ends=((prefix_scope, prefix_blocks), (tail_scope, full))
+        if full > prefix_blocks
+        else ((prefix_scope, full),),
         block_tokens=BLOCK_TOKENS,
     )
     request = Request(
@@ -207,7 +220,7 @@ def test_two_holders_serve_one_prefix() -> None:
 def test_pull_and_recompute_share_a_prefix() -> None:
     """Where the link is about as fast as the engine, the front is computed while the back arrives: faster than either."""
     per_block_us = 2_000 * BLOCK_TOKENS
-    speed = dict(ps_per_byte=per_block_us * 1_000_000 // BLOCK_BYTES, rtt_us=1_000)
+    speed = {"ps_per_byte": per_block_us * 1_000_000 // BLOCK_BYTES, "rtt_us": 1_000}
     times = {}
     for action in (Action.SPLIT, Action.PULL, Action.RECOMPUTE):
         sim = fleet(actions=(Action.RECOMPUTE, action), **speed)
@@ -288,6 +301,39 @@ def test_siblings_that_arrive_together_compute_their_prefix_once() -> None:
     assert computed == 1
 
 
+def test_two_nodes_that_would_fetch_from_each_other_do_not_wait_for_each_other() -> None:
+    """Each is told that the other has the prefix, which neither has: both are refused at once and compute."""
+    sim = fleet()
+    chain = Chain(
+        hashes=b"".join(b"q%015d" % i for i in range(8)), scope_ends=((PUBLIC_ID, 8),), block_tokens=BLOCK_TOKENS
+    )
+    for node in (0, 1):
+        request = Request(
+            request_id=100 + node,
+            tenant_id=1,
+            segments=(Segment(scope_id=PUBLIC_ID, token_count=8 * BLOCK_TOKENS + 4),),
+            output_tokens_max=1,
+            ingress=node,
+            arrival_us=1,
+        )
+        plan = Plan(
+            request_id=request.request_id,
+            action=Action.PULL,
+            executor=node,
+            resident_blocks=0,
+            front_blocks=0,
+            pieces=(Piece(source=1 - node, start=0, end=8),),
+            quoted_ttft_us=0,
+        )
+        event = m.Dispatched(request=request, chain=chain, plan=plan, reader=Reader(1, 0, 0))
+        for effect in sim.workers[node].handle(event, 1):
+            sim._perform_worker(node, effect, 1)
+    sim.run()
+
+    assert all(worker.queued_requests == 0 for worker in sim.workers)
+    assert max(sim._reported_us.values()) < 1_000_000, "they waited until a deadline"
+
+
 def test_a_request_that_can_never_fit_is_rejected_with_its_reason() -> None:
     """Rejected before any work, with what it needs and what there is."""
     sim = fleet(capacity=4)
@@ -352,7 +398,14 @@ def test_equal_inputs_give_equal_bytes() -> None:
     def played() -> list[Outcome]:
         sim = fleet(3, event_delay_us=10_000)
         for number in range(20):
-            ask(sim, number, tenant=1 + number % 2, prefix=f"p{number % 4}", at_us=1 + 37_000 * number, ingress=number % 3)
+            ask(
+                sim,
+                number,
+                tenant=1 + number % 2,
+                prefix=f"p{number % 4}",
+                at_us=1 + 37_000 * number,
+                ingress=number % 3,
+            )
         return sim.run()
 
     assert repr(played()) == repr(played())
@@ -368,7 +421,9 @@ def test_the_shortest_prompts(prefix_blocks: int) -> None:
     outcome = only(sim.run(), 2)
 
     assert outcome.computed_tokens == outcome.prompt_tokens
-    assert outcome.missed == ((MissReason.LAST_TOKEN if prefix_blocks else MissReason.PARTIAL_BLOCK, outcome.prompt_tokens),)
+    assert outcome.missed == (
+        (MissReason.LAST_TOKEN if prefix_blocks else MissReason.PARTIAL_BLOCK, outcome.prompt_tokens),
+    )
 
 
 def test_a_request_pinned_to_a_lost_node_is_rejected_with_the_reason() -> None:

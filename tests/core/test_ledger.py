@@ -45,9 +45,7 @@ class LedgerMachine(RuleBasedStateMachine):
             )
             for s in SCOPES
         ]
-        self.ledger = Ledger(
-            capacity_blocks=12, accounts=specs, retention=Contrary() if contrary else LruRetention()
-        )
+        self.ledger = Ledger(capacity_blocks=12, accounts=specs, retention=Contrary() if contrary else LruRetention())
 
     @rule(scope_id=st.sampled_from(SCOPES), count=st.integers(1, 5))
     def allocate(self, scope_id: int, count: int) -> None:
@@ -150,9 +148,13 @@ def first_to_go(ledger: Ledger, scope_id: int) -> bytes | None:
             continue
         orphan = block.parent is not None and block.parent not in present
         broken = isinstance(ledger.retention, Contrary)
-        value = (-block.used_us if block.slot % 3 == 2 else block.used_us) if broken else block.used_us - block.depth * 1e-6
+        value = (
+            (-block.used_us if block.slot % 3 == 2 else block.used_us) if broken else block.used_us - block.depth * 1e-6
+        )
         score = float("-inf") if orphan else value
-        ranks.append((theirs.priority, (block.block_hash, block.scope_id) in linked, score, block.slot, block.block_hash))
+        ranks.append(
+            (theirs.priority, (block.block_hash, block.scope_id) in linked, score, block.slot, block.block_hash)
+        )
     return min(ranks)[-1] if ranks else None
 
 
