@@ -14,7 +14,7 @@ from .directory import Directory
 from .foresight import Foresight, OpenPrefetch, best_source, front, stand_in
 from .judging import judge
 from .loads import Loads
-from .nouns import Action, Chain, Match, MissReason, Outcome, Plan, Request, Run, Status, Tier
+from .nouns import Action, Chain, Match, MissReason, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
 from .planning import Decision, missed_tokens, plan_of
 from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
 from .replica import Replica
@@ -97,21 +97,8 @@ class Router:
     def _plan(self, arrived: m.Arrived, now_us: int, excluded: int | None = None) -> tuple[Decision, int]:
         """The decision, and the predicted time the executor will be busy with it."""
         request, chain = arrived.request, arrived.chain
-        reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
         match = self.replica.match(chain)
-        verdict = judge(match, chain, reader, self.directory, now_us)
-        table = self.policy.cost.quote(
-            QuoteInput(
-                request=request,
-                chain=chain,
-                verdict=verdict,
-                loads=self._loads.at(now_us, excluded),
-                links=self.links.matrix(now_us),
-                actions=self.policy.actions,
-                block_bytes=self.policy.block_bytes,
-                draw=request.request_id,
-            )
-        )
+        verdict, table = self._quoted(request, chain, match, now_us, excluded)
         row = self.policy.selector.select(table)
         plan = plan_of(table, row, request.request_id)
         service_us = int(table.prefill_us[row] + table.merge_us[row])
@@ -182,22 +169,27 @@ class Router:
         )  # fmt: skip
         return m.SendPrefetch(node=intent.node, asked=asked)
 
-    def _ttft_us(self, request: Request, chain: Chain, match: Match, now_us: int) -> int:
-        """The least predicted time to serve a pinned request, were `match` what the nodes hold."""
+    def _quoted(
+        self, request: Request, chain: Chain, match: Match, now_us: int, excluded: int | None = None
+    ) -> tuple[Verdict, QuoteTable]:
+        """judge, then quote: what of `match` the tenant may use, and what each way of serving would take."""
         reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
         verdict = judge(match, chain, reader, self.directory, now_us)
-        table = self.policy.cost.quote(
-            QuoteInput(
-                request=request,
-                chain=chain,
-                verdict=verdict,
-                loads=self._loads.at(now_us, None),
-                links=self.links.matrix(now_us),
-                actions=self.policy.actions,
-                block_bytes=self.policy.block_bytes,
-                draw=0,
-            )
+        given = QuoteInput(
+            request=request,
+            chain=chain,
+            verdict=verdict,
+            loads=self._loads.at(now_us, excluded),
+            links=self.links.matrix(now_us),
+            actions=self.policy.actions,
+            block_bytes=self.policy.block_bytes,
+            draw=request.request_id,
         )
+        return verdict, self.policy.cost.quote(given)
+
+    def _ttft_us(self, request: Request, chain: Chain, match: Match, now_us: int) -> int:
+        """The least predicted time to serve a pinned request, were `match` what the nodes hold."""
+        _, table = self._quoted(request, chain, match, now_us)
         return int(table.ttft_us.min())
 
     def _prefetch_ended(self, event: m.PrefetchEnded, now_us: int) -> tuple[m.RouterEffect, ...]:

@@ -201,6 +201,8 @@ def test_a_restarted_engine_is_forgotten_first(pair: tuple[Publisher, Watcher]) 
     publisher.publish([stored(0, 1, prefix=1)], 0.0)
     until(lambda: watcher.report()["distinct_blocks"] == 1, publisher=publisher, watcher=watcher)
 
+    assert watcher.report()["distinct_blocks"] == 1, "what the engine held before its restart is gone"
+
 
 def test_an_endpoint_that_never_answers_is_said() -> None:
     silent = "tcp://127.0.0.1:9"
