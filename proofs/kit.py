@@ -18,7 +18,9 @@ from typing import Any, Literal
 import z3
 
 Expected = Literal["proved", "refuted"]
-TIMEOUT_MS = 20_000
+STEPS = (2_000_000, 8_000_000, 32_000_000, 128_000_000)
+"""Z3's own steps (`rlimit`, about 5 million a second) of each try, with another seed: what is proved does not depend on
+how busy a machine is, and a search that took a wrong turn starts again."""
 THEOREMS: dict[str, Theorem] = {}
 
 
@@ -95,35 +97,54 @@ def claim(name: str, assume: dict[str, Any], goal: Any, expect: Expected = "prov
     )
 
 
-def check(obligation: Obligation, *, timeout_ms: int = TIMEOUT_MS, export: bool = False) -> Answer:
+def check(obligation: Obligation, *, steps: tuple[int, ...] = STEPS, export: bool = False) -> Answer:
     """Z3's verdict, with the witness of a refutation and a check that the assumptions can hold at all."""
-    solver = z3.Solver()
-    solver.set("timeout", timeout_ms)
-    solver.add(*obligation.assume.values())
     start = time.perf_counter()
-    if solver.check() == z3.unsat:
+    assumed = list(obligation.assume.values())
+    if assumed and _verdict(_smt2(assumed), steps)[0] == z3.unsat:
         return Answer(name=obligation.name, expect=obligation.expect, status="vacuous", seconds=0.0)
-    solver.add(z3.Not(obligation.goal))
-    verdict = solver.check()
-    seconds = time.perf_counter() - start
+    smt2 = _smt2([*assumed, z3.Not(obligation.goal)])
+    verdict, solver = _verdict(smt2, steps)
     status = {"unsat": "proved", "sat": "refuted"}.get(str(verdict), "unknown")
-    answer = Answer(name=obligation.name, expect=obligation.expect, status=status, seconds=seconds)
+    answer = Answer(
+        name=obligation.name, expect=obligation.expect, status=status, seconds=time.perf_counter() - start
+    )
     if verdict == z3.sat:
         model = solver.model()
         answer.witness = {str(d): str(model[d]) for d in sorted(model.decls(), key=str)}
     if export:
-        answer.smt2 = solver.to_smt2()
+        answer.smt2 = smt2
     return answer
 
 
-def prove(id: str, *, timeout_ms: int = TIMEOUT_MS, export: bool = False, stop_early: bool = False) -> Report:
+def _smt2(formulas: list[Any]) -> str:
+    solver = z3.Solver()
+    solver.add(*formulas)
+    return str(solver.to_smt2())
+
+
+def _verdict(smt2: str, steps: tuple[int, ...]) -> tuple[Any, Any]:
+    """sat, unsat or unknown, and the solver that says so. Each try has a context of its own: what was checked before
+    in this process would otherwise decide in which order Z3 searches."""
+    for seed, limit in enumerate(steps):
+        solver = z3.Solver(ctx=z3.Context())
+        solver.set("rlimit", limit)
+        solver.set("random_seed", seed)
+        solver.from_string(smt2)
+        verdict = solver.check()
+        if verdict != z3.unknown:
+            break
+    return verdict, solver
+
+
+def prove(id: str, *, steps: tuple[int, ...] = STEPS, export: bool = False, stop_early: bool = False) -> Report:
     """The report on one theorem. `stop_early` ends at the first obligation that does not come out as expected."""
     start = time.perf_counter()
     answers: list[Answer] = []
     report = Report(theorem=id, answers=answers, build_s=0.0)
     try:
         for obligation in THEOREMS[id].obligations():
-            answers.append(check(obligation, timeout_ms=timeout_ms, export=export))
+            answers.append(check(obligation, steps=steps, export=export))
             if stop_early and not answers[-1].ok:
                 break
     except (AssertionError, TypeError, AttributeError, RecursionError, z3.Z3Exception) as error:
@@ -150,7 +171,7 @@ def export_smt2(reports: Iterable[Report], folder: Path) -> int:
     return len(rows)
 
 
-def second_verdict(smt2: str, *, timeout_ms: int = TIMEOUT_MS) -> str:
+def second_verdict(smt2: str, *, timeout_ms: int = 20_000) -> str:
     """cvc5's answer (sat, unsat, unknown); raises ImportError where cvc5 is not installed."""
     import cvc5  # type: ignore[import-not-found]  # optional
 

@@ -161,7 +161,7 @@ def noticed_by(change: Change) -> tuple[Change, str]:
     trees = list(changed(mutants.function_tree(module, change.function)))
     with mutants.replaced(module, change.function, trees[change.number][2]):
         for id in theorems_about(change.module):
-            report = kit.prove(id, timeout_ms=5000, stop_early=True)
+            report = kit.prove(id, steps=kit.STEPS[:3], stop_early=True)
             if not report.ok:
                 return change, f"{id} ({report.error.split(':')[0] or report.answers[-1].status})"
     return change, ""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import z3
 
-FEASIBILITY_TIMEOUT_MS = 5000  # "unknown" counts as feasible
+FEASIBILITY_STEPS = 20_000_000  # of Z3 (`rlimit`); "unknown" counts as feasible
 DEPTH_MAX = 96
 
 _active: _Run | None = None
@@ -27,7 +27,7 @@ class _Run:
         self.literals: list[Any] = []
         self.todo: list[list[bool]] = []
         self.solver = z3.Solver()
-        self.solver.set("timeout", FEASIBILITY_TIMEOUT_MS)
+        self.solver.set("rlimit", FEASIBILITY_STEPS)
         self.solver.add(*assume)
 
     def branch(self, condition: Any) -> bool:

@@ -94,11 +94,12 @@ def test_a_probe_compares_like_with_like(results: tuple[CaseResult, ...]) -> Non
 
 
 def test_recomputing_reuses_nothing_and_sharing_reuses_across_tenants(results: tuple[CaseResult, ...]) -> None:
-    """The baseline is one, and what it is compared with shares."""
+    """The baseline is one, and what goes to where the prefix is shares. What `cheapest` does is not asked: it weighs
+    measured times, and a tiny model on a quick machine may well be cheaper to compute."""
     for name in ("idle", "loaded"):
-        cases = block(results, name)
-        assert all(o.computed_tokens == o.prompt_tokens for o in cases[BASELINE].outcomes)
-        assert sum(o.cross_tenant_tokens for o in cases["cheapest"].outcomes) > 0
+        assert all(o.computed_tokens == o.prompt_tokens for o in block(results, name)[BASELINE].outcomes)
+    shared = block(results, "loaded")["route_to_longest_prefix"]
+    assert sum(o.cross_tenant_tokens for o in shared.outcomes) > 0
 
 
 def test_the_log_replays_in_a_fresh_process_with_another_hash_seed(played: tuple[Path, object]) -> None:
