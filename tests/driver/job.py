@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,24 @@ def _no_engine(cluster: Cluster, folder: Path) -> None:
     cluster.load({"engine": {"pool_bytes": 0}})
 
 
+def _nothing(cluster: Cluster, folder: Path) -> None:
+    """Loads nothing, plays nothing; the ranks leave one after the other."""
+
+
+def _finalize_then_linger(rank: int) -> None:
+    from mpi4py import MPI
+
+    finalize = MPI.Finalize
+
+    def late() -> None:
+        finalize()
+        time.sleep(0.2 * rank)
+
+    MPI.Finalize = late
+
+
 SCENARIOS = {
-    "cases": _cases, "broken": _broken, "endless": _endless, "misconfigured": _misconfigured, "no_engine": _no_engine,
+    "nothing": _nothing, "cases": _cases, "broken": _broken, "endless": _endless, "misconfigured": _misconfigured, "no_engine": _no_engine,
 }  # fmt: skip
 
 
@@ -114,4 +131,7 @@ if __name__ == "__main__":
     def main(cluster: Cluster) -> None:
         scenario(cluster, out)
 
-    World().leave(launch(main, TestAssembly()))
+    code, world = launch(main, TestAssembly()), World()
+    if scenario is _nothing:
+        _finalize_then_linger(world.rank)
+    world.leave(code)

@@ -222,6 +222,12 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, scenario: str, ranks:
     assert ended.said.count("\n") == 0
 
 
+def test_ranks_may_leave_one_after_the_other(tmp_path: Path) -> None:
+    """The launcher has been told that the first is done; it does not kill those still on their way."""
+    ended = _end(_start("nothing", tmp_path, 3))
+    assert (ended.code, ended.stderr) == (0, "")
+
+
 def test_an_interrupt_ends_all_and_keeps_what_came(tmp_path: Path) -> None:
     job = _start("endless", tmp_path, 2)
     limit = time.monotonic() + 60
