@@ -14,6 +14,7 @@ from itertools import permutations
 
 import numpy as np
 
+from kvshare_research.core import messages as m
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger as Pool
 from kvshare_research.core.nouns import Action, LinkRow, Outcome, Request, Segment
@@ -134,9 +135,12 @@ def played(town: Town, policy: Disclosure, seed: int) -> tuple[Sequence[Outcome]
         desk.vote(town.hasher.prompt(request, tokens, warmup=False).offer, request)
     desk.advance(DAY_US)
     sim = fleet(town.directory)
+    sim.at(0, m.PrefixesReleased(prefixes=desk.prefixes()))
+    sim.run()
+    start_us = sim.now_us
     for number, (request, tokens) in enumerate(town.day(2 * seed + 1)):
-        prompt = town.hasher.prompt(request, tokens, warmup=False, released=desk.released)
-        sim.inject(replace(prompt.request, arrival_us=1 + number * 2_000_000), prompt.chain)
+        prompt = town.hasher.prompt(request, tokens, warmup=False, released=sim.router.promoted)
+        sim.inject(replace(prompt.request, arrival_us=start_us + 1 + number * 2_000_000), prompt.chain)
     return sim.run(), desk
 
 

@@ -55,6 +55,36 @@ class ReportPrefetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixesReleased:
-    """The whole released set from now on: names under their wider keys; see `ports.Disclosure`."""
+    """The whole released set from now on: the chain that each prefix has once shared; its last hash is its name."""
 
+    prefixes: tuple[Chain, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendKeep:
+    """Tell a node the whole released set."""
+
+    node: int
+    prefixes: tuple[Chain, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepPrefixes:
+    """Blocks of these chains stay from the moment they are here; blocks kept before that are of none of them may go."""
+
+    prefixes: tuple[Chain, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportKept:
+    """Names of the prefixes that are wholly kept here now."""
+
+    names: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixesKept:
+    """What `ReportKept` said, of this node."""
+
+    node: int
     names: tuple[bytes, ...]

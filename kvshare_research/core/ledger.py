@@ -89,7 +89,7 @@ class Ledger:
 
     def _is_expired(self, block: Block, now_us: int) -> bool:
         spec = self.specs.get(block.scope_id)
-        if spec is None or spec.ttl_us is None:
+        if spec is None or spec.ttl_us is None or block.kept:
             return False
         since = block.used_us if spec.sliding_ttl else block.stored_us
         return now_us >= since + spec.ttl_us
@@ -143,9 +143,10 @@ class Ledger:
             self._victims.settle(block, block.used_us)
         return free
 
-    def is_pinned(self) -> bool:
-        """Whether anything at all is pinned."""
-        return any(account.pinned for account in self.accounts.values())
+    @property
+    def pinned_blocks(self) -> int:
+        """Blocks that are pinned."""
+        return sum(account.pinned for account in self.accounts.values())
 
     # ------------------------------------------------------------------ room
     def fits_ever(self, counts: dict[int, int]) -> str | None:
@@ -166,9 +167,8 @@ class Ledger:
     def may_fit(self, counts: dict[int, int]) -> bool:
         """Whether these blocks could be had now if every unpinned block went: a cheap necessary condition, so that
         a request that has to wait does not evict in vain."""
-        pinned = sum(a.pinned for a in self.accounts.values())
         within = all(self.account(s).pinned + count <= self.account(s).limit for s, count in counts.items())
-        return within and pinned + sum(counts.values()) <= self.node.capacity
+        return within and self.pinned_blocks + sum(counts.values()) <= self.node.capacity
 
     def allocate(
         self, scope_id: int, count: int, now_us: int, *, evict: bool = True

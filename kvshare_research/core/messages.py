@@ -8,47 +8,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .directory import Directory
+
+# isort: off
 from .foretold import (
+    KeepPrefixes as KeepPrefixes,
     PrefetchAsked as PrefetchAsked,
-)
-from .foretold import (
     PrefetchCancelled as PrefetchCancelled,
-)
-from .foretold import (
     PrefetchEnded as PrefetchEnded,
-)
-from .foretold import (
+    PrefixesKept as PrefixesKept,
     PrefixesReleased as PrefixesReleased,
-)
-from .foretold import (
+    ReportKept as ReportKept,
     ReportPrefetch as ReportPrefetch,
-)
-from .foretold import (
+    SendKeep as SendKeep,
     SendPrefetch as SendPrefetch,
 )
 from .nouns import Chain, Outcome, Plan, Request
 from .poollog import (
     BlocksRemoved as BlocksRemoved,
-)
-from .poollog import (
     BlocksStored as BlocksStored,
-)
-from .poollog import (
     Heartbeat as Heartbeat,
-)
-from .poollog import (
     PoolEvent as PoolEvent,
-)
-from .poollog import (
     PoolMessage as PoolMessage,
-)
-from .poollog import (
     Snapshot as Snapshot,
-)
-from .poollog import (
     TierCleared as TierCleared,
 )
 from .rights import Reader, Ticket
+# isort: on
 
 
 # ------------------------------------------------------------- router: events
@@ -147,6 +132,7 @@ RouterEvent = (
     | DirectoryAcknowledged
     | PrefetchEnded
     | PrefixesReleased
+    | PrefixesKept
     | Ticked
 )
 
@@ -188,7 +174,7 @@ class SendDirectory:
     directory: Directory
 
 
-RouterEffect = Dispatch | AskSnapshot | Reject | Record | SendDirectory | SendPrefetch
+RouterEffect = Dispatch | AskSnapshot | Reject | Record | SendDirectory | SendPrefetch | SendKeep
 
 
 # ------------------------------------------------------------- worker: events
@@ -278,6 +264,7 @@ WorkerEvent = (
     Dispatched
     | PrefetchAsked
     | PrefetchCancelled
+    | KeepPrefixes
     | FetchAsked
     | FetchSent
     | FetchLanded
@@ -396,5 +383,6 @@ WorkerEffect = (
     | ReturnPlan
     | ReportLink
     | ReportPrefetch
+    | ReportKept
     | AcknowledgeDirectory
 )

@@ -17,6 +17,7 @@ from .loads import Loads
 from .nouns import Action, Chain, Match, MissReason, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
 from .planning import Decision, missed_tokens, plan_of
 from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
+from .promotion import OPERATOR, Promotion
 from .replica import Replica
 
 FORGOTTEN_MAX = 1 << 16  # removed block hashes remembered, to tell EVICTED from UNKNOWN
@@ -62,7 +63,7 @@ class Router:
         self._pending: dict[int, _Pending] = {}
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._acknowledged = [directory.revision] * node_count
-        self.released: frozenset[bytes] = frozenset()  # prefixes whose chains have a wider scope, by name
+        self.promotion = Promotion()
         self._handlers: dict[type, Callable[..., tuple[m.RouterEffect, ...]]] = {
             m.Arrived: self._arrived,
             m.PoolChanged: self._pool_changed,
@@ -77,6 +78,7 @@ class Router:
             m.DirectoryAcknowledged: self._directory_acknowledged,
             m.PrefetchEnded: self._prefetch_ended,
             m.PrefixesReleased: self._prefixes_released,
+            m.PrefixesKept: self._prefixes_kept,
             m.Ticked: self._ticked,
         }
 
@@ -88,6 +90,11 @@ class Router:
     def in_flight(self) -> int:
         """Requests dispatched and not yet recorded."""
         return len(self._pending)
+
+    @property
+    def promoted(self) -> frozenset[bytes]:
+        """Prefixes whose chains have a wider scope, by name: released, and kept by every live node."""
+        return self.promotion.shared
 
     def revocation_complete(self) -> bool:
         """Whether every live node has acknowledged the current directory."""
@@ -130,7 +137,7 @@ class Router:
             hashes = event.chain.block_hashes(0, event.chain.block_count)
             self.replica.guess(plan.executor, Tier.DEVICE, None, hashes, now_us + self.policy.guess_us)
         reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
-        if self.foresight is not None:
+        if self.foresight is not None and request.tenant_id != OPERATOR:
             ahead = sum(p.decision.plan.executor == plan.executor for p in self._pending.values()) - 1
             self.foresight.observe(request, event.chain, plan, ahead, now_us)
         return (m.Dispatch(request=request, chain=event.chain, plan=plan, reader=reader), *self._foresee(now_us))
@@ -216,6 +223,8 @@ class Router:
             return ()  # a node thought lost has answered after all
         del self._pending[event.request_id]
         self._settle(pending, now_us)
+        if self.promotion.ended(event.request_id):
+            return self._install(now_us)
         plan, request, chain = pending.decision.plan, pending.arrived.request, pending.arrived.chain
         theirs = event.outcome
         first = pending.first_token_us if pending.first_token_us is not None else now_us
@@ -260,6 +269,8 @@ class Router:
         self, event: m.Arrived, reason: str, now_us: int, received_us: int | None = None
     ) -> tuple[m.RouterEffect, ...]:
         request = event.request
+        if self.promotion.ended(request.request_id):
+            return ()
         outcome = Outcome(
             request_id=request.request_id,
             tenant_id=request.tenant_id,
@@ -313,6 +324,7 @@ class Router:
         """The node is out; its requests are decided once more, its blocks are forgotten."""
         self._loads.lost(event.node)
         self.replica.forget(event.node)
+        self.promotion.changed(event.node, self._loads.live())
         for row in self.foresight.forget(event.node) if self.foresight is not None else ():
             self._arrived_bytes(row)
         lost = [p for p in self._pending.values() if p.decision.plan.executor == event.node]
@@ -326,7 +338,9 @@ class Router:
 
     def _node_joined(self, event: m.NodeJoined, now_us: int) -> tuple[m.RouterEffect, ...]:
         self._loads.joined(event.node, event.capacity_blocks, now_us)
-        return (m.SendDirectory(node=event.node, directory=self.directory),)
+        self.promotion.changed(event.node, self._loads.live())
+        keep = m.SendKeep(node=event.node, prefixes=self.promotion.prefixes)
+        return (m.SendDirectory(node=event.node, directory=self.directory), *((keep,) if keep.prefixes else ()))
 
     def _directory_changed(self, event: m.DirectoryChanged, now_us: int) -> tuple[m.RouterEffect, ...]:
         self.directory = event.directory
@@ -336,9 +350,20 @@ class Router:
         self._acknowledged[event.node] = max(self._acknowledged[event.node], event.revision)
         return ()
 
+    # ------------------------------------------------------------------ what becomes shared
     def _prefixes_released(self, event: m.PrefixesReleased, now_us: int) -> tuple[m.RouterEffect, ...]:
-        self.released = frozenset(event.names)
-        return ()
+        live = self._loads.live()
+        self.promotion.release(event.prefixes, live)
+        return tuple(m.SendKeep(node=node, prefixes=self.promotion.prefixes) for node in live)
+
+    def _prefixes_kept(self, event: m.PrefixesKept, now_us: int) -> tuple[m.RouterEffect, ...]:
+        self.promotion.keeps(event.node, event.names, self._loads.live())
+        return self._install(now_us)
+
+    def _install(self, now_us: int) -> tuple[m.RouterEffect, ...]:
+        """What is released and not kept everywhere is computed where it is missing."""
+        asked = self.promotion.installs(self._loads.live(), now_us)
+        return tuple(e for r, c in asked for e in self._arrived(m.Arrived(request=r, chain=c), now_us))
 
     def _ticked(self, event: m.Ticked, now_us: int) -> tuple[m.RouterEffect, ...]:
         self.replica.expire(now_us)

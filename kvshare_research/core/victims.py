@@ -26,6 +26,7 @@ class Block:
     stored_us: int = 0
     used_us: int = 0
     use_count: int = 0
+    kept: bool = False  # of a released prefix: it does not age
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

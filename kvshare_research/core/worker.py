@@ -13,6 +13,7 @@ from . import messages as m
 from .directory import Directory
 from .fetching import Fetching
 from .journal import Journal
+from .keeping import Keeping
 from .ledger import Block, Ledger
 from .nouns import Action, Chain
 from .prefetching import Prefetching
@@ -39,6 +40,7 @@ class Worker:
         self.fetching = Fetching(lease_us=policy.lease_us, deadline_us=policy.fetch_deadline_us)
         self.publishing = Publishing(ledger=ledger, journal=self.journal)
         self.prefetching = Prefetching(ledger=ledger, fetching=self.fetching)
+        self.keeping = Keeping(ledger)
         self._waiting = Waiting(policy.schedule, policy.block_tokens)
         self._running: dict[int, Running] = {}  # admitted, before their first token
         self._decoding: dict[int, Running] = {}
@@ -48,6 +50,7 @@ class Worker:
             m.Dispatched: self._dispatched,
             m.PrefetchAsked: self._prefetch_asked,
             m.PrefetchCancelled: self._prefetch_cancelled,
+            m.KeepPrefixes: self._keep_prefixes,
             m.FetchAsked: self._fetch_asked,
             m.FetchSent: self._fetch_sent,
             m.FetchLanded: self._fetch_landed,
@@ -65,6 +68,8 @@ class Worker:
         effects = self._handlers[type(event)](event, now_us)
         if self.prefetching.in_flight:
             effects.extend(self.prefetching.settle())
+        if self.keeping.wants_more and isinstance(event, m.PrefillDone | m.FetchLanded | m.Ticked):
+            effects.extend(self.keeping.settle(now_us))
         if self._deferred:
             effects.extend(self._serve_deferred(now_us))
         effects.extend(self._advance(now_us))
@@ -91,7 +96,7 @@ class Worker:
         counts = counts_of(charged(event, self.policy.block_tokens))
         if not self.ledger.may_fit(counts):
             effects.extend(self.prefetching.cancel_all("room needed"))
-            if not self.ledger.may_fit(counts):
+            if not self.ledger.may_fit(counts) and self._pins_will_end():
                 return False
         running = self._take_blocks(event, since, now_us, effects)
         if running is None:
@@ -133,13 +138,16 @@ class Worker:
         return blocks_for(event.request.token_count + event.request.output_tokens_max, self.policy.block_tokens)
 
     def _turned_away(self, position: int, effects: list[m.WorkerEffect]) -> bool:
-        """A request that got no blocks waits for pins to end; where nothing is pinned, waiting would be for ever."""
-        if self.ledger.is_pinned():
+        """A request that got no blocks waits for pins to end; where none will, waiting would be for ever."""
+        if self._pins_will_end():
             return False
         event = self._waiting.remove(position)
-        reason = "NoRoom: what stronger classes keep here leaves too few blocks"
+        reason = "NoRoom: what stronger classes and released prefixes keep here leaves too few blocks"
         effects.append(m.ReturnPlan(request_id=event.request.request_id, reason=reason))
         return True
+
+    def _pins_will_end(self) -> bool:
+        return self.ledger.pinned_blocks > self.keeping.block_count
 
     def _resident(self, event: m.Dispatched, now_us: int) -> list[Block]:
         """The readable blocks of the chain on this node that the plan lets it reuse, from the first on."""
@@ -198,6 +206,10 @@ class Worker:
 
     def _prefetch_cancelled(self, event: m.PrefetchCancelled, now_us: int) -> list[m.WorkerEffect]:
         return self.prefetching.cancel(event.prefetch_id)
+
+    def _keep_prefixes(self, event: m.KeepPrefixes, now_us: int) -> list[m.WorkerEffect]:
+        self.keeping.want(event.prefixes)
+        return self.keeping.settle(now_us)
 
     def _fetch_sent(self, event: m.FetchSent, now_us: int) -> list[m.WorkerEffect]:
         self.serving.sent(event)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kvshare_research.core import messages as m
 from kvshare_research.core.errors import ConfigError, RemoteError
 from kvshare_research.core.nouns import Chain, Outcome, Request
+from kvshare_research.core.promotion import name_of
 from kvshare_research.driver.assembly import Assembly, Config, Place, assembly_path
 from kvshare_research.driver.clock import Clock, Rest
 from kvshare_research.driver.log import EventLog
@@ -71,6 +72,7 @@ class Cluster:
         self.router: Router | None = None
         self.interrupt_asked = False
         self.prepare: Callable[[Request, NDArray[np.uint32], int], tuple[Request, Chain]] | None = None
+        self.text_of: Callable[[bytes], NDArray[np.uint32] | None] | None = None  # of a released prefix, by name
         self._assembly = assembly
         self._raw = endpoint
         self._clock = Clock()
@@ -107,7 +109,7 @@ class Cluster:
             raise ConfigError("`reset` came before `load`; load an engine first")
         self._case += 1
         self.router = None
-        self.prepare = None
+        self.prepare = self.text_of = None
         plain = dict(config)
         self._broadcast(wire.Reset(self._case, plain, record))
         self._gather(wire.ResetDone, "begin a case")
@@ -327,7 +329,12 @@ class Cluster:
         match effect:
             case m.Dispatch(request=request, chain=chain, plan=plan, reader=reader):
                 event = m.Dispatched(request=request, chain=chain, plan=plan, reader=reader)
-                data = wire.encode(self._case, wire.Deliver.of(event, self._tokens[request.request_id]))
+                tokens = self._tokens.get(request.request_id) or self._text(chain)
+                if tokens is None:
+                    reason = "the text of a released prefix was forgotten"
+                    self.feed(m.PlanRefused(request_id=request.request_id, node=plan.executor, reason=reason))
+                    return
+                data = wire.encode(self._case, wire.Deliver.of(event, tokens))
                 self._counters["dispatched"] += 1
                 self._endpoint.send_after_hop(request.ingress, plan.executor, plan.executor + 1, Channel.CONTROL, data)
             case m.AskSnapshot(node=node, incarnation=incarnation, after_seq=after_seq):
@@ -337,6 +344,8 @@ class Cluster:
             case m.SendPrefetch(node=node, asked=asked):
                 self._counters["prefetches_sent"] += 1
                 self._send(node, wire.Deliver.of(asked))
+            case m.SendKeep(node=node, prefixes=prefixes):
+                self._send(node, wire.Deliver.of(m.KeepPrefixes(prefixes=prefixes)))
             case m.SendDirectory(node=node, directory=directory):
                 self._send(node, wire.Deliver.of(m.DirectoryChanged(directory=directory)))
             case m.Record(outcome=outcome):
@@ -346,6 +355,11 @@ class Cluster:
                 self._outcomes.append(replace(outcome, decide_us=self._decide_us.pop(request_id, 0)))
             case m.Reject():
                 self._counters["rejected"] += 1
+
+    def _text(self, chain: Chain) -> bytes | None:
+        """The tokens of a prefix that the operator wants computed."""
+        tokens = None if self.text_of is None else self.text_of(name_of(chain))
+        return None if tokens is None else np.ascontiguousarray(tokens, np.uint32).tobytes()
 
     def _send(self, node: int, message: wire.Message) -> None:
         self._endpoint.send(node + 1, Channel.CONTROL, wire.encode(self._case, message))

@@ -188,6 +188,8 @@ class Simulator:
             self.outcomes.append(effect.outcome)
         elif isinstance(effect, m.SendPrefetch):
             self._send(effect.node, self.event_delay_us, effect.asked, now_us)
+        elif isinstance(effect, m.SendKeep):
+            self._send(effect.node, self.event_delay_us, m.KeepPrefixes(prefixes=effect.prefixes), now_us)
         elif isinstance(effect, m.AskSnapshot):
             asked = m.SnapshotAsked(incarnation=effect.incarnation, after_seq=effect.after_seq)
             self._send(effect.node, self.event_delay_us, asked, now_us)
@@ -320,6 +322,8 @@ class Simulator:
                 prefetch_id=effect.prefetch_id, node=node, landed_blocks=effect.landed_blocks,
                 bytes_moved=effect.bytes_moved, reason=effect.reason,
             )  # fmt: skip
+        elif isinstance(effect, m.ReportKept):
+            event = m.PrefixesKept(node=node, names=effect.names)
         else:
             assert isinstance(effect, m.AcknowledgeDirectory), effect
             event = m.DirectoryAcknowledged(node=node, revision=effect.revision)

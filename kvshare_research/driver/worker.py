@@ -327,6 +327,8 @@ class WorkerLoop:
                     bytes_moved=effect.bytes_moved, reason=effect.reason,
                 )  # fmt: skip
                 self._to_router(wire.Deliver.of(ended))
+            case m.ReportKept(names=names):
+                self._to_router(wire.Deliver.of(m.PrefixesKept(node=self.node, names=names)))
             case m.AcknowledgeDirectory(revision=revision):
                 self._to_router(wire.Deliver.of(m.DirectoryAcknowledged(node=self.node, revision=revision)))
 

@@ -1,8 +1,8 @@
 """What a disclosure can widen, and how: the tenant-scoped front of a prompt moves to the scope just before it.
 
 A prefix is voted for under its *wider* name, the hash it would have once released; nothing stored is ever re-keyed.
-Once a name is in the released set, requests that begin with that prefix get chains whose front has the wider scope:
-lookups walk the wider chain, and the next executor computes and publishes those blocks under it.
+Once a name is in the released set and every node keeps its blocks (`core/promotion.py`), requests that begin with that
+prefix get chains whose front has the wider scope, and lookups walk the wider chain.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvshare_research.core.directory import Directory
-from kvshare_research.core.nouns import Segment
+from kvshare_research.core.nouns import Chain, Segment
+from kvshare_research.core.promotion import prefix
 from kvshare_research.core.rights import EVERYBODY, TENANT
 
 from .keys import KeyRing
@@ -23,11 +24,17 @@ from .namespace import ModelSpace, chain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Prefixes of one prompt that could be shared as widely as `wider_id`: names, depths in blocks, shallow first."""
+    """Prefixes of one prompt that could be shared as widely as `wider_id`: names, depths in blocks, shallow first.
+    `chain` is the deepest one's, as it would be once released."""
 
     wider_id: int
     names: tuple[bytes, ...]
     blocks: tuple[int, ...]
+    chain: Chain
+
+    def prefix(self, name: bytes) -> Chain:
+        """The chain that the prefix of this name has once released."""
+        return prefix(self.chain, self.blocks[self.names.index(name)])
 
     def released_blocks(self, released: frozenset[bytes]) -> int:
         """Depth of the deepest released prefix; releasing one releases what it begins with. 0: none."""
@@ -65,7 +72,8 @@ def offer(
     count = blocks[-1] * size
     inside = _cut(moved, count)
     hashed = chain(tokens[:count], inside, ids[: len(inside)], directory=directory, ring=ring, space=space)
-    return Offer(wider_id=wider, names=tuple(hashed.block_hash(b - 1) for b in blocks), blocks=blocks)
+    names = tuple(hashed.block_hash(b - 1) for b in blocks)
+    return Offer(wider_id=wider, names=names, blocks=blocks, chain=hashed)
 
 
 def widened(

@@ -5,14 +5,16 @@ It alone holds votes and draws noise. The router is told the released set and no
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, final
+from collections import Counter, OrderedDict
+from typing import Any, Final, final
 
-from kvshare_research.core.nouns import Request
+from kvshare_research.core.nouns import Chain, Request
 from kvshare_research.core.ports import Ballot, Disclosure, Noise
 from kvshare_research.guard.disclosing import Offer
 
 from .ledger import BudgetSpent, Ledger
+
+OFFERS_MAX: Final = 1 << 17  # prefixes whose chains are remembered; what is released was voted for, so it is among them
 
 
 @final
@@ -39,7 +41,14 @@ class Desk:
         self._keep_releases = keep_releases
         self._released_at: dict[bytes, int] = {}
         self._releases = 0
+        self._offers: OrderedDict[bytes, Offer] = OrderedDict()
         self._due_us = now_us + policy.period_us
+
+    def prefixes(self) -> tuple[Chain, ...]:
+        """The released set as chains, for the router; one that was forgotten is counted and left out."""
+        known = [name for name in sorted(self.released) if name in self._offers]
+        self.counters["forgotten_prefixes"] += len(self.released) - len(known)
+        return tuple(self._offers[name].prefix(name) for name in known)
 
     def spent(self) -> str:
         """What has been spent so far, with its unit, in words."""
@@ -55,6 +64,11 @@ class Desk:
         if unit_id <= 0:
             self.counters["unknown_unit"] += 1
             return
+        for name in offer.names:
+            self._offers[name] = offer
+            self._offers.move_to_end(name)
+        while len(self._offers) > OFFERS_MAX:
+            self._offers.popitem(last=False)
         self._state = self.policy.observe(self._state, Ballot(unit_id=unit_id, names=offer.names, blocks=offer.blocks))
 
     def advance(self, now_us: int) -> bool:

@@ -105,8 +105,8 @@ def test_a_prefix_behind_group_text_widens_to_the_group_only() -> None:
 
 
 def test_promotion_in_the_fleet() -> None:
-    """Before: each tenant computes its own copy. The first after the release publishes under the wider key, the others
-    hit; the tenants' user text is never shared; demotion makes it private again."""
+    """Before: each tenant computes its own copy. From the release on everybody hits, also the first; the tenants' user
+    text is never shared; demotion makes it private again."""
     sim = fleet(1, capacity=256, directory=DIRECTORY)
     desk = Desk(
         AfterK(k=3, unit="tenant"),
@@ -115,16 +115,21 @@ def test_promotion_in_the_fleet() -> None:
     )
     reused = {}
     for number, tenant in enumerate([1, 2, 3, 4, 5, 6], start=1):
-        asked = prompt(tenant, (32, 96, 40), number=number, released=sim.router.released)
+        asked = prompt(tenant, (32, 96, 40), number=number, released=sim.router.promoted)
         desk.vote(asked.offer, asked.request)
         sim.inject(replace(asked.request, arrival_us=sim.now_us + 1), asked.chain)
         sim.run()
         if desk.advance(sim.now_us):
-            sim.at(sim.now_us, m.PrefixesReleased(names=tuple(desk.released)))
+            sim.at(sim.now_us, m.PrefixesReleased(prefixes=desk.prefixes()))
             sim.run()
         outcome = only(sim.outcomes, number)
         reused[number] = outcome.cross_tenant_tokens
-    assert reused == {1: 0, 2: 32, 3: 32, 4: 32, 5: 128, 6: 128}
+    assert reused == {1: 0, 2: 32, 3: 32, 4: 128, 5: 128, 6: 128}
+    sim.at(sim.now_us, m.PrefixesReleased(prefixes=()))
+    sim.run()
+    assert sim.router.promoted == frozenset()
+    assert sim.workers[0].keeping.block_count == 0
+    assert sim.workers[0].ledger.pinned_blocks == 0
 
 
 def test_a_spent_budget_releases_nothing_more_and_is_counted() -> None:

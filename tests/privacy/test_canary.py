@@ -81,12 +81,12 @@ def run(tmp_path: Path) -> tuple[Tokens, dict[str, bytes]]:
     for number in range(1, 25):
         tenant = (number - 1) % TENANTS + 1
         request = _request(number, tenant, len(tokens))
-        prompt = HASHER.prompt(request, tokens, warmup=False, released=sim.router.released)
+        prompt = HASHER.prompt(request, tokens, warmup=False, released=sim.router.promoted)
         desk.vote(prompt.offer, prompt.request)
         sim.inject(replace(prompt.request, arrival_us=sim.now_us + 1_000_000), prompt.chain)
         sim.run()
         if desk.advance(sim.now_us):
-            sim.at(sim.now_us, m.PrefixesReleased(names=tuple(sorted(desk.released))))
+            sim.at(sim.now_us, m.PrefixesReleased(prefixes=desk.prefixes()))
             sim.run()
     assert desk.released, "the canary was never released: the test would see nothing of it"
     assert sum(w.prefetching.counters["landed_blocks"] for w in sim.workers) > 0, "nothing was prefetched"
