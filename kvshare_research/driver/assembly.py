@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kvshare_research.core.router import Router
     from kvshare_research.core.worker import Worker
     from kvshare_research.engine.base import Engine
+    from kvshare_research.events.publish import Tap
     from kvshare_research.transport.link import Link
     from kvshare_research.transport.mpi import Endpoint
 
@@ -44,6 +45,9 @@ class Assembly(Protocol):
 
     def wrap(self, endpoint: Endpoint, config: Config, node: int) -> Endpoint:
         """The endpoint a worker uses; identity outside experiments that damage or delay messages."""
+
+    def tap(self, config: Config, place: Place) -> Tap | None:
+        """Where this worker publishes its pool to the outside; None: nowhere."""
 
 
 def assembly_path(assembly: Assembly) -> str:

@@ -29,6 +29,7 @@ from kvshare_research.transport.shaped import ShapedEndpoint
 if TYPE_CHECKING:
     from kvshare_research.core.worker import Worker
     from kvshare_research.engine.base import Engine
+    from kvshare_research.events.publish import Tap
 
 ROUTER_RANK: Final = 0
 TICK_US: Final = 100_000
@@ -52,6 +53,7 @@ class WorkerLoop:
         self._engine: Engine | None = None
         self._worker: Worker | None = None
         self._log: EventLog | None = None
+        self._tap: Tap | None = None
         self._begin(0)
 
     def _begin(self, case: int) -> None:
@@ -71,6 +73,8 @@ class WorkerLoop:
         while self._finish is None:
             moved = self._round()
             self._compute.finish_one(self._rest.seconds(moved, self._endpoint.in_motion(), self._due_in_us()))
+        if self._tap is not None:
+            self._tap.close()
         self._to_router(wire.Bye(self.node))
         return self._finish
 
@@ -181,6 +185,8 @@ class WorkerLoop:
         if isinstance(event, m.Dispatched):
             request = event.request
             self._tokens[request.request_id] = np.frombuffer(message.tokens, np.uint32)
+            if self._tap is not None:
+                self._tap.seen(event.chain, self._tokens[request.request_id])
             self._ingress[request.request_id] = request.ingress
         elif isinstance(event, m.DirectoryChanged):
             self._revision = max(self._revision, event.directory.revision)
@@ -243,6 +249,9 @@ class WorkerLoop:
         inner = self._assembly.wrap(self._raw, message.config, self.node)
         self._endpoint = ShapedEndpoint(inner, link, self._clock.now_us)
         self._log = EventLog(assembly_path(self._assembly), message.config, place) if message.record else None
+        self._tap = self._tap or self._assembly.tap(message.config, place)
+        if self._tap is not None:
+            self._tap.begin()
         self._to_router(wire.ResetDone(self.node, message.case))
 
     def _counted(self) -> dict[str, int]:
@@ -290,6 +299,8 @@ class WorkerLoop:
         match effect:
             case m.Publish(message=message):
                 self._to_router(wire.Deliver.of(m.PoolChanged(message=message)))
+                if self._tap is not None:
+                    self._tap.published(message)
             case m.Fetch():
                 blocks.start_landing(effect)
                 ask = m.FetchAsked(

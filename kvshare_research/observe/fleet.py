@@ -2,11 +2,13 @@
 
 Engines name blocks by hashes of their own making, with seeds and block sizes that may differ. So blocks are named anew
 from their tokens, in units of `unit_tokens`: equal prompts meet whatever engine holds them. A publisher's own hash is
-only a handle that leads to those names.
+only a handle that leads to those names. Blocks told without their tokens are named from that hash: they meet only where
+publishers hash alike, and else count as different.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +17,10 @@ import numpy as np
 
 from kvshare_research.core.nouns import Chain
 from kvshare_research.core.ports import IndexStore
+from kvshare_research.events.frames import Batch, Cleared, Event, Removed, Stored
 from kvshare_research.guard.keys import KeyRing
 from kvshare_research.guard.namespace import ModelSpace, Namespace
 from kvshare_research.index.hashing import ROOT_PARENT, chain_hashes
-
-from .frames import Batch, Cleared, Event, Removed, Stored
 
 ORPHANS_MAX = 10_000  # events per node that wait for a parent nobody has told yet
 
@@ -123,16 +124,19 @@ class Fleet:
                 for block in event.hashes:
                     waiting = self.nodes[node].orphans.pop(block, [])
                     self.nodes[node].orphan_count -= len(waiting)
-                    self.counters["grafted"] += len(waiting)
                     todo.extend(waiting)
+                    if waiting:
+                        self.counters["grafted"] += len(waiting)
 
     def _placed(self, node: int, event: Stored) -> bool:
         view = self.nodes[node]
         if event.block_tokens % self.unit_tokens:
             self.counters[f"block size {event.block_tokens} is no multiple of {self.unit_tokens}"] += 1
             return False
-        if len(event.tokens) != len(event.hashes) * event.block_tokens:
+        if not event.tokens:
             self.counters["stored without its tokens"] += 1
+        elif len(event.tokens) != len(event.hashes) * event.block_tokens:
+            self.counters["stored with other tokens than it has blocks"] += 1
             return False
         above = None if event.parent is None else view.handles.get(event.parent)
         if event.parent is not None and above is None:
@@ -148,8 +152,12 @@ class Fleet:
         tenant = above.tenant if above else event.tenant
         space = ModelSpace(model="observed", adapter=event.lora, dtype="", block_tokens=self.unit_tokens)
         key = self._ring.key(Namespace(scope=("observed", tenant), space=space).encode())
-        tokens = np.array(event.tokens, np.uint32)
-        joined = chain_hashes(key, above.names[-1] if above else ROOT_PARENT, tokens, self.unit_tokens)
+        if event.tokens:
+            tokens = np.array(event.tokens, np.uint32)
+            joined = chain_hashes(key, above.names[-1] if above else ROOT_PARENT, tokens, self.unit_tokens)
+        else:
+            units = range(event.block_tokens // self.unit_tokens)
+            joined = b"".join(_opaque(key, block, unit) for block in event.hashes for unit in units)
         names = tuple(joined[i : i + 16] for i in range(0, len(joined), 16))
         self._account(node, tenant, above.chain() if above else b"", joined)
         self.store.store(node, event.tier, above.names[-1] if above else None, names)
@@ -208,3 +216,8 @@ class Fleet:
             "waiting_for_parents": [n.orphan_count for n in self.nodes],
             "anomalies": dict(self.counters),
         }
+
+
+def _opaque(key: bytes, block: int, unit: int) -> bytes:
+    """The name of a unit of a block of which only the publisher's hash is known."""
+    return hashlib.blake2b(block.to_bytes(8) + unit.to_bytes(4), key=key, digest_size=16).digest()

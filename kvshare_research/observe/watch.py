@@ -12,11 +12,11 @@ import zmq
 
 from kvshare_research.core.errors import ConfigError, RemoteError
 from kvshare_research.core.ports import Index
+from kvshare_research.events.frames import END_SEQ, SEQ_BYTES, decode, seq_frame
+from kvshare_research.events.sockets import connected
 from kvshare_research.guard.keys import KeyRing, RootSecret
 
 from .fleet import Fleet, Prices
-from .frames import END_SEQ, SEQ_BYTES, decode, seq_frame
-from .sockets import connected
 from .stream import Apply, Replay, Stream
 
 

@@ -20,6 +20,7 @@ from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.cost.ttft import TtftCost, prepare
 from kvshare_research.driver.assembly import Assembly, Config, Place
 from kvshare_research.engine.base import Engine
+from kvshare_research.events.publish import Events, Tap
 from kvshare_research.prefetch.off import OffPrefetch
 from kvshare_research.transport.link import Link
 from kvshare_research.transport.mpi import Endpoint
@@ -137,3 +138,9 @@ class StudyAssembly(Assembly):
 
     def wrap(self, endpoint: Endpoint, config: Config, node: int) -> Endpoint:
         return endpoint
+
+    def tap(self, config: Config, place: Place) -> Tap | None:
+        assert place.node is not None
+        directory, _ = parties(config, capacity_blocks=place.capacity_blocks, block_bytes=place.block_bytes)
+        events: Events = component(config, "events")
+        return events.tap(place.node, int(config["engine"]["block_tokens"]), directory)

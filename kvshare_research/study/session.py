@@ -60,7 +60,8 @@ class Session:
         self.progress.stage("loading the model on every worker")
         self.cluster.load(self._resolved)
         for case in cases(self.run.parts["study"]):  # what cannot be built is refused before anything is measured
-            self.parties(case_config(self._resolved, case))
+            directory, _ = self.parties(case_config(self._resolved, case))
+            self.run.parts["events"].check(directory)
         self._calibration = calibrated(self)
         self.notes["calibration"] = self._calibration.to_dict()
         for case in cases(self.run.parts["study"]):

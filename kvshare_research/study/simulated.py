@@ -150,6 +150,8 @@ class SimulatedSession:
         """All cases of the study are in `results`; probes of real transfers are left out, with a note."""
         if self.run.resolved["disclosure"]["_target_"] != "kvshare_research.disclosure.never.NeverDisclosure":
             raise ConfigError("`driver=simulator` plays no disclosure; use disclosure=never, or driver=mpi")
+        if self.run.parts["events"].publish:
+            raise ConfigError("`events.publish` tells what real workers hold; it needs driver=mpi")
         for case in cases(self.run.parts["study"]):
             if case.block.kind == "probe":
                 self.notes[f"left out: {case.title}"] = "probes measure real transfers; they need driver=mpi"

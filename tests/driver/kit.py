@@ -20,6 +20,7 @@ from kvshare_research.core.worker import Worker
 from kvshare_research.driver.assembly import Config, Place
 from kvshare_research.engine.base import Engine
 from kvshare_research.engine.tiny import Tiny
+from kvshare_research.events.publish import Events, Tap
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace, chain
 from kvshare_research.index.reference import ReferenceIndex
@@ -209,3 +210,7 @@ class TestAssembly:
             return endpoint
         hold = (lambda item: b"FetchCancelled" in bytes(item.data)) if fault.get("hold") else None
         return FaultyEndpoint(endpoint, flip=fault.get("flip"), hold_until=hold)
+
+    def tap(self, config: Config, place: Place) -> Tap | None:
+        assert place.node is not None
+        return Events(**config["events"]).tap(place.node, BLOCK_TOKENS, directory()) if "events" in config else None

@@ -9,11 +9,11 @@ import pytest
 import zmq
 
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.events.frames import Batch, Cleared, Event, Removed, Stored, encode, seq_frame
+from kvshare_research.events.sockets import Publisher
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.index.reference import ReferenceIndex
 from kvshare_research.observe.fleet import Fleet, Prices
-from kvshare_research.observe.frames import Batch, Cleared, Event, Removed, Stored, encode, seq_frame
-from kvshare_research.observe.sockets import Publisher
 from kvshare_research.observe.stream import Apply, Replay, Stream
 from kvshare_research.observe.watch import Observe, Watcher
 
@@ -89,10 +89,23 @@ def test_engines_with_other_seeds_and_block_sizes_meet_in_the_tokens() -> None:
     assert row["sharing_would_have_saved_s"] == pytest.approx((4 * 500 - (100 + 4 * 8)) / 1e6)
 
 
-def test_a_block_size_that_does_not_fit_is_said_and_not_taken_for_no_sharing() -> None:
+def test_a_block_size_or_a_count_of_tokens_that_does_not_fit_is_said_and_not_taken_for_no_sharing() -> None:
     f = fleet()
-    tell(f, 0, stored(0, 2, block_tokens=3), Stored(hashes=(1,), parent=None, tokens=(), block_tokens=2))
-    assert f.counters == {"block size 3 is no multiple of 2": 1, "stored without its tokens": 1}
+    tell(f, 0, stored(0, 2, block_tokens=3), Stored(hashes=(1,), parent=None, tokens=(7,), block_tokens=2))
+    assert f.counters == {"block size 3 is no multiple of 2": 1, "stored with other tokens than it has blocks": 1}
+    assert f.report()["distinct_blocks"] == 0
+
+
+def test_blocks_told_without_tokens_meet_where_publishers_hash_alike() -> None:
+    """Our own private blocks: two of our nodes use one key, an engine with another seed does not."""
+    f = fleet()
+    for node, hashes in ((0, (1, 2)), (1, (1, 2)), (2, (8, 9))):
+        tell(f, node, Stored(hashes=hashes, parent=None, tokens=(), block_tokens=4))
+    report = f.report()
+    assert (report["held_blocks"], report["distinct_blocks"]) == ([4, 4, 4], 8)
+    assert report["tenants"]["(not told)"]["duplicate_blocks"] == 4
+    tell(f, 1, Removed(hashes=(1,)))
+    assert f.report()["held_blocks"] == [4, 2, 4]
 
 
 def test_tenants_are_told_apart_and_inherit_along_the_chain() -> None:

@@ -50,9 +50,9 @@ class Publisher:
     ) -> None:  # fmt: skip
         self._topic, self._generation, self._seq = topic.encode(), generation, 0
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=kept_max)
-        context: Any = zmq.Context.instance()
-        self._live = _bound(context, zmq.PUB, endpoint, "events.endpoint")
-        self._replay = _bound(context, zmq.ROUTER, replay_endpoint, "events.replay") if replay_endpoint else None
+        self._context: Any = zmq.Context()  # its own: ending it waits for what this publisher has sent, and only that
+        self._live = _bound(self._context, zmq.PUB, endpoint, "events.endpoint")
+        self._replay = _bound(self._context, zmq.ROUTER, replay_endpoint, "events.replay") if replay_endpoint else None
         self.endpoint = self._live.getsockopt_string(zmq.LAST_ENDPOINT)  # with the port, where `*` was asked for
         self.replay_endpoint = self._replay.getsockopt_string(zmq.LAST_ENDPOINT) if self._replay else None
 
@@ -88,8 +88,10 @@ class Publisher:
             wait_ms = 0
         return answered
 
-    def close(self) -> None:
-        """Both sockets are closed."""
+    def close(self, linger_ms: int = 0) -> None:
+        """Both sockets are closed, after at most so long for what is under way."""
+        self.answer()
         for socket in (self._live, self._replay):
             if socket is not None:
-                socket.close()
+                socket.close(linger_ms)
+        self._context.term()

@@ -7,10 +7,9 @@ import numpy as np
 from kvshare_research.core.journal import Journal
 from kvshare_research.core.messages import BlocksRemoved, BlocksStored, TierCleared
 from kvshare_research.core.nouns import Chain
-from kvshare_research.observe.bridge import Bridge
-from kvshare_research.observe.frames import Batch, Cleared, Removed, Stored, decode, encode
-
-from .test_observe import fleet
+from kvshare_research.events.bridge import Bridge
+from kvshare_research.events.frames import Batch, Cleared, Removed, Stored, decode, encode
+from tests.observe.test_observe import fleet
 
 HASHES = tuple(bytes([i]) * 16 for i in range(1, 5))
 CHAIN = Chain(hashes=b"".join(HASHES), scope_ends=((0, 2), (7, 4)), block_tokens=2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvshare_research.core.errors import RemoteError
-from kvshare_research.observe.frames import Batch, Cleared, Removed, Stored, decode, encode, hash64, seq_frame
+from kvshare_research.events.frames import Batch, Cleared, Removed, Stored, decode, encode, hash64, seq_frame
 
 ARRAY_FRAME = bytes.fromhex(
     "93cb3ff8000000000000939aab426c6f636b53746f726564920102c0940001020302c0a3475055c0c0c094ac426c6f636b52656d6f766564"
@@ -38,7 +38,12 @@ HASHES = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=3).map(tuple)
 SOME_EVENT = st.one_of(
     st.builds(
         lambda hashes, parent, size, tier, tenant: Stored(
-            hashes=hashes, parent=parent, tokens=tuple(range(size * len(hashes))), block_tokens=size, tier=tier, tenant=tenant
+            hashes=hashes,
+            parent=parent,
+            tokens=tuple(range(size * len(hashes))),
+            block_tokens=size,
+            tier=tier,
+            tenant=tenant,
         ),
         HASHES,
         st.none() | st.integers(0, 2**64 - 1),
