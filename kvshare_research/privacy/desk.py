@@ -30,8 +30,8 @@ class Desk:
         keep_releases: int | None = None,
         now_us: int = 0,
     ) -> None:
-        """A name is kept for `keep_releases` releases after its last (None: for good). Without a ledger, what costs
-        epsilon is refused."""
+        """A name is kept for `keep_releases` charged releases after its last (None: for good): an online mechanism is
+        charged once a horizon, and chooses a name once in it. Without a ledger, what costs epsilon is refused."""
         self.policy = policy
         self.ledger = ledger
         self.released: frozenset[bytes] = frozenset()
@@ -96,7 +96,7 @@ class Desk:
                 self._state = self.policy.initial_state()  # votes of a period that cannot be paid for are forgotten
                 return
         self._state, new = self.policy.release(self._state, self._noise)
-        self._releases += 1
+        self._releases += charge is not None
         self._released_at.update(dict.fromkeys(new, self._releases))
         if self._keep_releases is not None:
             oldest = self._releases - self._keep_releases

@@ -15,6 +15,7 @@ from kvshare_research.core.nouns import Request, Segment
 from kvshare_research.core.rights import EVERYBODY, GROUP, PUBLIC, TENANT, USER, Membership, Scope
 from kvshare_research.disclosure.after_k import AfterK
 from kvshare_research.disclosure.dp_batch import DpBatch
+from kvshare_research.disclosure.dp_optimal import DpOptimal
 from kvshare_research.disclosure.noise import SeededNoise
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.layered import Layered
@@ -154,7 +155,9 @@ def test_a_request_without_a_user_does_not_vote_where_users_are_the_unit() -> No
 @pytest.mark.parametrize("keep", [1, 3])
 def test_a_released_prefix_ages_out(keep: int) -> None:
     """Presence depends on releases alone: without new votes it is dropped after `keep` releases."""
-    desk = Desk(AfterK(k=2, unit="tenant", period_us=10), SeededNoise(0), None, keep_releases=keep)
+    policy = DpOptimal(epsilon=50.0, delta=1e-3, unit="tenant", period_us=10)
+    ledger = Ledger(Budget(epsilon=1e4, delta=0.1, unit="tenant", population=6), None)
+    desk = Desk(policy, SeededNoise(0), ledger, keep_releases=keep)
     for tenant in (1, 2):
         asked = prompt(tenant, (32, 96, 40))
         desk.vote(asked.offer, asked.request)
@@ -163,3 +166,13 @@ def test_a_released_prefix_ages_out(keep: int) -> None:
         desk.advance(now_us)
         sizes.append(len(desk.released) > 0)
     assert sizes == [i < keep for i in range(5)]
+
+
+def test_what_is_chosen_once_is_not_dropped_while_requests_go_by() -> None:
+    """An online policy is asked at every request; its releases are not each a reason to age."""
+    desk = Desk(AfterK(k=2, unit="tenant"), SeededNoise(0), None, keep_releases=1)
+    for tenant in (1, 2, 1, 2, 1, 2):
+        asked = prompt(tenant, (32, 96, 40))
+        desk.vote(asked.offer, asked.request)
+        desk.advance(0)
+    assert len(desk.released) > 0
