@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from . import messages as m
 from .directory import Directory
-from .nouns import Piece
+from .nouns import MARK_BYTES, Chain, Piece
 from .rights import may_deliver
 from .running import Running, State
+from .serving import COLLIDED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class Fetching:
                     hashes=running.event.chain.block_hashes(piece.start, piece.end),
                     slots=tuple(b.slot for b in running.blocks[piece.start : piece.end]),
                     deadline_us=now_us + self._deadline_us,
+                    marks=_marks(running.event.chain, piece),
                 )
             )
         return effects
@@ -72,6 +74,9 @@ class Fetching:
         running.pulled_bytes += event.bytes_moved
         running.merge_us += event.merge_us
         complete = event.intact and event.block_count == fetch.piece.block_count == len(event.tickets)
+        if complete and event.marks != _marks(running.event.chain, fetch.piece):
+            running.collided.add(fetch.piece.start)
+            complete = False
         usable = complete and self._deliverable(fetch, event, directory, now_us)
         self.close(event.fetch_id, running, State.PRESENT if usable else State.MISSING, now_us)
         if usable:
@@ -79,6 +84,12 @@ class Fetching:
                 running.fetched.add(i)
                 running.blocks[i].origin = origin
         return fetch.piece
+
+    def fail(self, event: m.FetchFailed, running: Running, now_us: int) -> None:
+        """The fetch is closed without a byte; its blocks are MISSING."""
+        if event.reason == COLLIDED:
+            running.collided.add(self._fetches[event.fetch_id].piece.start)
+        self.close(event.fetch_id, running, State.MISSING, now_us)
 
     def close(self, fetch_id: int, running: Running, state: State, now_us: int) -> None:
         """The fetch is no longer on its way; its blocks have this state."""
@@ -115,3 +126,7 @@ class Fetching:
                 self.refused_reads += 1
                 return False
         return True
+
+
+def _marks(chain: Chain, piece: Piece) -> bytes:
+    return chain.marks[piece.start * MARK_BYTES : piece.end * MARK_BYTES]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from .costing import PS_PER_US
-from .nouns import HASH_BYTES, Chain, Plan, Request, Segment, Verdict
+from .nouns import HASH_BYTES, MARK_BYTES, Chain, Plan, Request, Segment, Verdict
 from .ports import Prefetch, PrefetchIntent, Seen
 
 
@@ -103,7 +103,8 @@ def front(chain: Chain, block_count: int) -> Chain:
         if end >= block_count:
             break
     hashes = chain.hashes[: block_count * HASH_BYTES]
-    return Chain(hashes=hashes, scope_ends=tuple(ends), block_tokens=chain.block_tokens)
+    marks = chain.marks[: block_count * MARK_BYTES]
+    return Chain(hashes=hashes, scope_ends=tuple(ends), block_tokens=chain.block_tokens, marks=marks)
 
 
 def stand_in(prefetch_id: int, intent: PrefetchIntent, chain: Chain, now_us: int) -> Request:

@@ -65,13 +65,18 @@ class Ledger:
         return self.account(scope_id).priority
 
     # ------------------------------------------------------------------ reading
-    def find(self, block_hash: bytes, now_us: int) -> Block | None:
-        """The live named block with this hash; None if absent or past its TTL. Changes nothing."""
+    def find(self, block_hash: bytes, now_us: int, mark: bytes = b"") -> Block | None:
+        """The live named block with this hash and mark; None if absent or past its TTL. Changes nothing."""
         slot = self._slot_of.get(block_hash)
         if slot is None:
             return None
         block = self._blocks[slot]
-        return None if self._is_expired(block, now_us) else block
+        return None if block.mark != mark or self._is_expired(block, now_us) else block
+
+    def collision(self, block_hash: bytes, mark: bytes) -> Block | None:
+        """The named block of other tokens that has this hash, if there is one: it is never what was looked for."""
+        slot = self._slot_of.get(block_hash)
+        return None if slot is None or self._blocks[slot].mark == mark else self._blocks[slot]
 
     def block(self, slot: int) -> Block:
         return self._blocks[slot]
@@ -331,11 +336,14 @@ class Ledger:
         self._unlink(victim)
         return Evicted(slot=victim.slot, scope_id=victim.scope_id, block_hash=victim.block_hash)
 
-    def name(self, block: Block, block_hash: bytes, parent: bytes | None, depth: int, origin: int, now_us: int) -> bool:
+    def name(
+        self, block: Block, block_hash: bytes, parent: bytes | None, depth: int, origin: int, now_us: int,
+        mark: bytes = b"",
+    ) -> bool:  # fmt: skip
         """The block is now findable under `block_hash`; False (and unchanged) if another slot already is."""
         if block_hash in self._slot_of:
             return False
-        block.block_hash, block.parent, block.depth = block_hash, parent, depth
+        block.block_hash, block.mark, block.parent, block.depth = block_hash, mark, parent, depth
         block.origin, block.stored_us, block.used_us = origin, now_us, now_us
         self._slot_of[block_hash] = block.slot
         self._victims.name(block, now_us)

@@ -195,6 +195,7 @@ class FetchAsked:
     reader: Reader
     hashes: tuple[bytes, ...]
     revision: int  # the asker's directory revision
+    marks: bytes = b""  # of these blocks, as in `Chain`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +218,7 @@ class FetchLanded:
     elapsed_us: int
     merge_us: int
     intact: bool
+    marks: bytes = b""  # of what the holder sent, as in `Chain`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +292,7 @@ class Fetch:
     hashes: tuple[bytes, ...]
     slots: tuple[int, ...]
     deadline_us: int
+    marks: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,13 +302,14 @@ class CancelFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendBlocks:
-    """The rule said yes: send these slots (pinned until FetchSent). `tickets` and `origins` travel with the bytes."""
+    """The rule said yes: send these slots (pinned until FetchSent). What else is here travels with the bytes."""
 
     fetch_id: int
     asker: int
     slots: tuple[int, ...]
     tickets: tuple[Ticket, ...]
     origins: tuple[int, ...]
+    marks: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HASH_BYTES = 16  # a block hash is a keyed 128-bit digest; never less across tenants
+MARK_BYTES = 8  # of a second digest under another key: blocks with one hash and two marks are a collision
 
 
 class Action(IntEnum):
@@ -70,11 +71,13 @@ class Chain:
 
     `hashes` is `HASH_BYTES` per *full* block, concatenated. `scope_ends` lists (scope id, first block after
     the run of blocks with this scope), covering all blocks; a block over two segments has the tighter scope.
+    `marks` is `MARK_BYTES` per block, of the same tokens by another key: a block is only ever used where both agree.
     """
 
     hashes: bytes
     scope_ends: tuple[tuple[int, int], ...]
     block_tokens: int
+    marks: bytes = b""
 
     @property
     def block_count(self) -> int:
@@ -86,12 +89,20 @@ class Chain:
     def block_hashes(self, start: int, end: int) -> tuple[bytes, ...]:
         return tuple(self.block_hash(i) for i in range(start, end))
 
+    def mark(self, block_index: int) -> bytes:
+        return mark_at(self.marks, block_index)
+
     def scope_at(self, block_index: int) -> int:
         """The scope id of a block; raises IndexError past the end."""
         for scope_id, end in self.scope_ends:
             if block_index < end:
                 return scope_id
         raise IndexError(f"block {block_index} of a chain of {self.block_count}")
+
+
+def mark_at(marks: bytes, position: int) -> bytes:
+    """The mark of one block among those of several."""
+    return marks[position * MARK_BYTES : (position + 1) * MARK_BYTES]
 
 
 class Run(NamedTuple):
@@ -121,6 +132,7 @@ class MissReason(IntEnum):
     STALE = 6  # the index said so, the holder no longer had it
     REFUSED = 7  # the holder, the quota or a deadline refused
     EVICTED = 8  # held once on this node, evicted since
+    COLLISION = 9  # what is held under this hash are other tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +295,7 @@ class Outcome:
     same_tenant_tokens: int = 0  # reused tokens first computed for this tenant
     cross_tenant_tokens: int = 0
     pulled_bytes: int = 0
+    collided_blocks: int = 0  # of those wanted: other tokens were found under their hash, and not used
     missed: tuple[tuple[int, int], ...] = ()  # (MissReason, tokens)
     output_tokens: tuple[int, ...] = ()
     logit_fingerprint: tuple[float, ...] = ()  # top logits of the first token, to compare runs

@@ -38,19 +38,20 @@ def plan_of(table: QuoteTable, row: int, request_id: int) -> Plan:
 
 
 def missed_tokens(
-    decision: Decision, chain: Chain, prompt_tokens: int, reused_blocks: int, was_evicted: bool
+    decision: Decision, chain: Chain, prompt_tokens: int, reused_blocks: int, *, was_evicted: bool, collided: bool
 ) -> tuple[tuple[MissReason, int], ...]:
     """Every prompt token that was computed, by the reason it was not reused; the counts sum to the computed tokens.
 
-    From the front: what the plan reused and the worker could not (STALE), what the selector left (NOT_WORTH),
-    what the reader may not see (the verdict's reason), what nobody holds (EVICTED or UNKNOWN), and the tail.
+    From the front: what the plan reused and the worker could not (STALE, or COLLISION), what the selector left
+    (NOT_WORTH), what the reader may not see (the verdict's reason), what nobody holds (EVICTED or UNKNOWN), and the
+    tail.
     """
     size = chain.block_tokens
     usable = min(chain.block_count, (prompt_tokens - 1) // size)
     known = max((r.block_count for r in decision.match.runs), default=0)
     denied = decision.verdict.denied[0][0] if decision.verdict.denied else MissReason.DENIED_SCOPE
     bounds = (
-        (MissReason.STALE, min(usable, decision.plan.reused_blocks)),
+        (MissReason.COLLISION if collided else MissReason.STALE, min(usable, decision.plan.reused_blocks)),
         (MissReason.NOT_WORTH, min(usable, decision.best_blocks)),
         (denied, min(usable, known)),
         (MissReason.EVICTED if was_evicted else MissReason.UNKNOWN, usable),

@@ -27,7 +27,8 @@ class Publishing:
         end = min(end, chain.block_count)
         for i in range(start, end):
             parent = chain.block_hash(i - 1) if i else None
-            named = self._ledger.name(blocks[i], chain.block_hash(i), parent, i, blocks[i].origin, now_us)
+            origin = blocks[i].origin
+            named = self._ledger.name(blocks[i], chain.block_hash(i), parent, i, origin, now_us, chain.mark(i))
             if run and (not named or chain.scope_at(i) != chain.scope_at(i - 1)):
                 effects.append(self._run(chain, i - len(run), run))
                 run = []

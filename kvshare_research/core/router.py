@@ -247,7 +247,10 @@ class Router:
         reused = (theirs.prompt_tokens - theirs.computed_tokens) // chain.block_tokens
         first_missing = max([reused, *(r.block_count for r in pending.decision.match.runs)])
         was_evicted = first_missing < chain.block_count and chain.block_hash(first_missing) in self._forgotten
-        rows = missed_tokens(pending.decision, chain, theirs.prompt_tokens, reused, was_evicted)
+        rows = missed_tokens(
+            pending.decision, chain, theirs.prompt_tokens, reused, was_evicted=was_evicted,
+            collided=theirs.collided_blocks > 0,
+        )  # fmt: skip
         return tuple((int(reason), tokens) for reason, tokens in rows)
 
     def _plan_refused(self, event: m.PlanRefused, now_us: int) -> tuple[m.RouterEffect, ...]:

@@ -71,6 +71,7 @@ class Running:
     fetches: set[int] = field(default_factory=set)  # ids of fetches on their way
     fetched: set[int] = field(default_factory=set)
     resident: set[int] = field(default_factory=set)
+    collided: set[int] = field(default_factory=set)  # blocks whose hash was found on other tokens
     computing: tuple[int, int] | None = None  # tokens
     ready_since_us: int | None = None
     fetch_since_us: int | None = None
@@ -134,6 +135,7 @@ class Running:
             same_tenant_tokens=own * block_tokens,
             cross_tenant_tokens=(len(reused) - own) * block_tokens,
             pulled_bytes=self.pulled_bytes,
+            collided_blocks=len(self.collided),
             output_tokens=tokens,
             logit_fingerprint=self.fingerprint,
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from . import messages as m
 from .directory import Directory
 from .ledger import Block, Ledger
+from .nouns import mark_at
 from .rights import Reader, Ticket, open_read
 
 # One word for "not here" and "not yours": to the asker a denied read looks exactly like a miss.
 NOT_AVAILABLE = "not available"
+COLLIDED = "other tokens have this hash"  # said only of what the reader may read
 
 
 class Serving:
@@ -16,6 +18,7 @@ class Serving:
 
     def __init__(self, *, ledger: Ledger, lease_us: int) -> None:
         self.refused_reads = 0
+        self.collisions = 0
         self._ledger = ledger
         self._lease_us = lease_us
         self._open: dict[tuple[int, int], tuple[Block, ...]] = {}
@@ -27,13 +30,13 @@ class Serving:
             return refuse
         pinned: list[Block] = []
         tickets: list[Ticket] = []
-        for block_hash in event.hashes:
-            block = self._ledger.find(block_hash, now_us)
+        for i, block_hash in enumerate(event.hashes):
+            block = self._ledger.find(block_hash, now_us, mark_at(event.marks, i))
             ticket = None if block is None else self._ticket(block, event.reader, directory, now_us)
             if block is None or ticket is None or not self._ledger.pin(block):
                 for done in pinned:
                     self._ledger.drop(done)
-                return refuse
+                return self._collided(event, i, directory, now_us) or refuse
             pinned.append(block)
             tickets.append(ticket)
         for block in pinned:
@@ -45,12 +48,21 @@ class Serving:
             slots=tuple(b.slot for b in pinned),
             tickets=tuple(tickets),
             origins=tuple(b.origin for b in pinned),
+            marks=b"".join(b.mark for b in pinned),
         )
 
     def sent(self, event: m.FetchSent) -> None:
         """The last byte has left, or the send was given up: the pins of this fetch end."""
         for block in self._open.pop((event.asker, event.fetch_id), ()):
             self._ledger.drop(block)
+
+    def _collided(self, event: m.FetchAsked, position: int, directory: Directory, now_us: int) -> m.RefuseFetch | None:
+        """The refusal that names a collision, if that is why the block at `position` was not found."""
+        other = self._ledger.collision(event.hashes[position], mark_at(event.marks, position))
+        if other is None or self._ticket(other, event.reader, directory, now_us) is None:
+            return None
+        self.collisions += 1
+        return m.RefuseFetch(fetch_id=event.fetch_id, asker=event.asker, reason=COLLIDED)
 
     def _ticket(self, block: Block, reader: Reader, directory: Directory, now_us: int) -> Ticket | None:
         scope = directory.scopes[block.scope_id]

@@ -20,6 +20,7 @@ class Block:
     generation: int
     pins: int = 0
     block_hash: bytes | None = None
+    mark: bytes = b""  # see `Chain.marks`
     parent: bytes | None = None
     depth: int = 0
     origin: int = 0  # the tenant whose request first computed it

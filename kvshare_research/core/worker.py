@@ -15,7 +15,7 @@ from .fetching import Fetching
 from .journal import Journal
 from .keeping import Keeping
 from .ledger import Block, Ledger
-from .nouns import Action, Chain
+from .nouns import Action, Chain, mark_at
 from .prefetching import Prefetching
 from .publishing import Publishing
 from .rights import Reader, may_read
@@ -130,9 +130,24 @@ class Worker:
             self.ledger.touch(block, now_us)
         prompt_blocks = blocks_for(event.request.token_count, self.policy.block_tokens)
         states = [State.PRESENT] * resident_blocks + [State.MISSING] * (prompt_blocks - resident_blocks)
-        return Running(
+        running = Running(
             event=event, dispatched_us=since, blocks=held, states=states, resident=set(range(resident_blocks))
         )
+        if len(resident) < self._reusable(event):
+            self._note_collision(running, len(resident))
+        return running
+
+    def _note_collision(self, running: Running, block_index: int) -> None:
+        """A wanted block was not found: because other tokens are there under its hash?"""
+        chain = running.event.chain
+        if self.ledger.collision(chain.block_hash(block_index), chain.mark(block_index)) is not None:
+            running.collided.add(block_index)
+
+    def _reusable(self, event: m.Dispatched) -> int:
+        """Blocks of the prompt that its plan lets it reuse: never the last token."""
+        if event.plan.action == Action.RECOMPUTE:
+            return 0
+        return min(event.chain.block_count, (event.request.token_count - 1) // self.policy.block_tokens)
 
     def _blocks_of(self, event: m.Dispatched) -> int:
         return blocks_for(event.request.token_count + event.request.output_tokens_max, self.policy.block_tokens)
@@ -151,18 +166,14 @@ class Worker:
 
     def _resident(self, event: m.Dispatched, now_us: int) -> list[Block]:
         """The readable blocks of the chain on this node that the plan lets it reuse, from the first on."""
-        plan, chain = event.plan, event.chain
-        if plan.action == Action.RECOMPUTE:
-            return []
-        reusable = min(chain.block_count, (event.request.token_count - 1) // self.policy.block_tokens)
-        return self._resident_of(chain, reusable, event.reader, now_us)
+        return self._resident_of(event.chain, self._reusable(event), event.reader, now_us)
 
     def _resident_of(self, chain: Chain, block_count: int, reader: Reader, now_us: int) -> list[Block]:
         """The first of `block_count` blocks of the chain that are here and readable."""
         found: list[Block] = []
         allowed: dict[int, bool] = {}
         for i in range(block_count):
-            block = self.ledger.find(chain.block_hash(i), now_us)
+            block = self.ledger.find(chain.block_hash(i), now_us, chain.mark(i))
             if block is None:
                 break
             if block.scope_id not in allowed:
@@ -181,16 +192,18 @@ class Worker:
     # ------------------------------------------------------------------ fetching
     def _fetch_asked(self, event: m.FetchAsked, now_us: int) -> list[m.WorkerEffect]:
         """Served, refused, or kept until what is missing has been computed here: it is computed once for everybody."""
-        absent = {h for h in event.hashes if self.ledger.find(h, now_us) is None}
+        asked = [(h, mark_at(event.marks, i)) for i, h in enumerate(event.hashes)]
+        absent = {(h, mark) for h, mark in asked if self.ledger.find(h, now_us, mark) is None}
         if absent and absent <= self._expected():
             self._deferred.append(event)
             return []
         return [self.serving.ask(event, self.directory, now_us)]
 
-    def _expected(self) -> set[bytes]:
-        """Blocks that admitted requests are to compute. Not those they fetch: two nodes would wait for each other."""
+    def _expected(self) -> set[tuple[bytes, bytes]]:
+        """Blocks that admitted requests are to compute, by hash and mark. Not those they fetch: two nodes would wait
+        for each other."""
         return {
-            running.event.chain.block_hash(i)
+            (running.event.chain.block_hash(i), running.event.chain.mark(i))
             for running in self._running.values()
             for i in range(running.event.chain.block_count)
             if running.states[i] == State.MISSING
@@ -227,7 +240,7 @@ class Worker:
     def _fetch_failed(self, event: m.FetchFailed, now_us: int) -> list[m.WorkerEffect]:
         running = self.fetching.running(event.fetch_id)
         if running is not None:
-            self.fetching.close(event.fetch_id, running, State.MISSING, now_us)
+            self.fetching.fail(event, running, now_us)
         return []
 
     # ------------------------------------------------------------------ computing
@@ -270,6 +283,7 @@ class Worker:
                 return False
             theirs = other.event.chain
             same = first < theirs.block_count and theirs.block_hash(first) == chain.block_hash(first)
+            same = same and theirs.mark(first) == chain.mark(first)
             if same and other.states[first] != State.PRESENT and other.first_token_us is None:
                 return True
         return False
@@ -289,13 +303,13 @@ class Worker:
 
         So of many requests with one new prefix only the first computes it, also when they arrive together.
         """
-        plan, chain = running.event.plan, running.event.chain
-        reusable = min(chain.block_count, (running.event.request.token_count - 1) // self.policy.block_tokens)
-        if plan.action == Action.RECOMPUTE:
-            return
-        for i in range(running.states.index(State.MISSING), reusable):
-            block = self.ledger.find(chain.block_hash(i), now_us)
-            if running.states[i] != State.MISSING or block is None:
+        chain = running.event.chain
+        for i in range(running.states.index(State.MISSING), self._reusable(running.event)):
+            block = self.ledger.find(chain.block_hash(i), now_us, chain.mark(i))
+            if running.states[i] != State.MISSING:
+                return
+            if block is None:
+                self._note_collision(running, i)
                 return
             if not self._readable(block, running.event.reader, now_us) or not self.ledger.pin(block):
                 return

@@ -35,7 +35,7 @@ class Blocks:
         """Frames of these slots will come from `next_frame`; the slots are pinned until the FetchSent it yields."""
         first = FrameHeader(
             self._case, effect.fetch_id, 0, 0, 0, len(effect.slots), self._pool.layer_count,
-            effect.tickets, effect.origins,
+            effect.tickets, effect.origins, effect.marks,
         )  # fmt: skip
         frames = frames_of(first, effect.slots, self._pool)
         self._sending.append(_Sending(effect.fetch_id, effect.asker, frames))
@@ -123,4 +123,5 @@ class Blocks:
             elapsed_us=self._now_us() - landing.started_us,
             merge_us=landing.merge_us,
             intact=intact,
+            marks=landing.marks,
         )

@@ -245,7 +245,7 @@ class Simulator:
         """The holder is asked; at the deadline the reader is told the time, in case nothing has come."""
         asked = m.FetchAsked(
             fetch_id=effect.fetch_id, asker=node, reader=effect.reader, hashes=effect.hashes,
-            revision=self.workers[node].directory.revision,
+            revision=self.workers[node].directory.revision, marks=effect.marks,
         )  # fmt: skip
         self._asked_us[node, effect.fetch_id] = now_us
         self._at(effect.deadline_us, self._deadline, node, effect.fetch_id, self._lives[node])
@@ -292,6 +292,7 @@ class Simulator:
         landed = m.FetchLanded(
             fetch_id=effect.fetch_id, block_count=len(effect.slots), tickets=effect.tickets, origins=effect.origins,
             bytes_moved=size, elapsed_us=now_us + delay_us - transfer.asked_us, merge_us=merge_us, intact=intact,
+            marks=effect.marks,
         )  # fmt: skip
         self._at(now_us + delay_us + merge_us, self._if_alive, asker, transfer.life, landed)
         self._work(node, m.FetchSent(fetch_id=effect.fetch_id, asker=asker), now_us)

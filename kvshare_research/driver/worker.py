@@ -256,8 +256,11 @@ class WorkerLoop:
 
     def _counted(self) -> dict[str, int]:
         """What this rank and its machine have counted in this case."""
-        prefetched = {} if self._worker is None else self._worker.prefetching.counters
-        return {**self._counters, **{f"prefetch: {name}": count for name, count in prefetched.items()}}
+        if self._worker is None:
+            return dict(self._counters)
+        prefetched = {f"prefetch: {name}": count for name, count in self._worker.prefetching.counters.items()}
+        collisions = self._worker.serving.collisions
+        return {**self._counters, **prefetched, **({"collisions_refused": collisions} if collisions else {})}
 
     def _loaded(self) -> Engine:
         if self._engine is None:
@@ -305,7 +308,7 @@ class WorkerLoop:
                 blocks.start_landing(effect)
                 ask = m.FetchAsked(
                     fetch_id=effect.fetch_id, asker=self.node, reader=effect.reader,
-                    hashes=effect.hashes, revision=self._revision,
+                    hashes=effect.hashes, revision=self._revision, marks=effect.marks,
                 )  # fmt: skip
                 self._to_node(effect.source, wire.Deliver.of(ask))
             case m.CancelFetch(fetch_id=fetch_id):

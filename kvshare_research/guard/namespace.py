@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.nouns import HASH_BYTES, Chain, Segment
+from kvshare_research.core.nouns import HASH_BYTES, MARK_BYTES, Chain, Segment
 from kvshare_research.core.rights import GROUP, PUBLIC, SESSION, TENANT, USER, Scope, tightens
 from kvshare_research.index.hashing import ROOT_PARENT, chain_hashes
 
 from .keys import KeyRing
 
 _VERSION = b"kvshare-namespace-v1"
+_MARK = b"mark"  # before an encoding, which begins otherwise: the key of marks is independent of the key of hashes
 _LENGTH_BYTES = 4
 _TEXT, _NUMBER, _LIST = b"t", b"n", b"l"
 
@@ -128,7 +129,7 @@ def chain(
 
     The key switches where the scope tightens and the parent hash continues, so a public prefix has one
     hash for everybody while what follows it cannot be linked across scopes. Raises ConfigError when the
-    lengths do not fit the tokens or a scope does not tighten.
+    lengths do not fit the tokens or a scope does not tighten. Marks are made the same way under keys of their own.
     """
     counts = [s.token_count for s in segments]
     if sum(counts) != len(tokens):
@@ -138,10 +139,23 @@ def chain(
         if not tightens(before, after):
             raise ConfigError(f"a segment of scope {after} may not follow {before}: scopes only tighten")
     ends = block_scopes(counts, scope_ids, space.block_tokens)
-    hashes, parent, first = b"", ROOT_PARENT, 0
+    hashes, digests = (
+        _digests(tokens, ends, b"", directory, ring, space),
+        _digests(tokens, ends, _MARK, directory, ring, space),
+    )
+    marks = np.frombuffer(digests, np.uint8).reshape(-1, HASH_BYTES)[:, :MARK_BYTES].tobytes()
+    return Chain(hashes=hashes, scope_ends=ends, block_tokens=space.block_tokens, marks=marks)
+
+
+def _digests(
+    tokens: NDArray[np.uint32], ends: Sequence[tuple[int, int]], kind: bytes, directory: Directory, ring: KeyRing,
+    space: ModelSpace,
+) -> bytes:  # fmt: skip
+    """`HASH_BYTES` per full block, chained, each under the key of its namespace for digests of this kind."""
+    out, parent, first = b"", ROOT_PARENT, 0
     for scope_id, end in ends:
         namespace = Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
         run = tokens[first * space.block_tokens : end * space.block_tokens]
-        hashes += chain_hashes(ring.key(namespace.encode()), parent, run, space.block_tokens)
-        parent, first = hashes[-HASH_BYTES:], end
-    return Chain(hashes=hashes, scope_ends=ends, block_tokens=space.block_tokens)
+        out += chain_hashes(ring.key(kind + namespace.encode()), parent, run, space.block_tokens)
+        parent, first = out[-HASH_BYTES:], end
+    return out

@@ -46,7 +46,7 @@ class PoolBytes(Protocol):
 
 
 class FrameHeader(Struct, array_like=True, frozen=True):
-    """What the payload is. `tickets` and `origins` are in the first frame of a fetch only."""
+    """What the payload is. `tickets`, `origins` and `marks` are in the first frame of a fetch only."""
 
     case: int
     fetch_id: int
@@ -57,6 +57,7 @@ class FrameHeader(Struct, array_like=True, frozen=True):
     layer_count: int
     tickets: tuple[Ticket, ...] = ()
     origins: tuple[int, ...] = ()
+    marks: bytes = b""
     checksum: bytes = b""
 
 
@@ -115,15 +116,13 @@ def frames_of(
 ) -> Iterator[Bytes]:
     """The frames of a fetch, layer by layer, read from the pool when asked for; `first` carries what all share."""
     run = max(1, frame_bytes_max // pool.layer_block_bytes)
-    tickets, origins = first.tickets, first.origins
+    about = {"tickets": first.tickets, "origins": first.origins, "marks": first.marks}
     for layer in range(pool.layer_count):
         for start in range(0, len(slots), run):
             part = slots[start : start + run]
-            header = msgspec.structs.replace(
-                first, layer=layer, start=start, count=len(part), tickets=tickets, origins=origins
-            )
+            header = msgspec.structs.replace(first, layer=layer, start=start, count=len(part), **about)
             yield seal(header, as_bytes(pool.read_layer(layer, part)))
-            tickets, origins = (), ()
+            about = {"tickets": (), "origins": (), "marks": b""}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,6 +136,7 @@ class Landing:
     deadline_us: int
     tickets: tuple[Ticket, ...] = ()
     origins: tuple[int, ...] = ()
+    marks: bytes = b""
     block_count: int | None = None
     payload_bytes: int = 0
     merge_us: int = 0
@@ -160,7 +160,7 @@ class Landing:
         self.merge_us += now_us() - began_us
         self._seen.update(blocks)
         if header.tickets:
-            self.tickets, self.origins = header.tickets, header.origins
+            self.tickets, self.origins, self.marks = header.tickets, header.origins, header.marks
         self.payload_bytes += payload.size
         self._parts_left -= header.count
         return self._parts_left == 0

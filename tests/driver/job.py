@@ -44,6 +44,14 @@ def _cases(cluster: Cluster, folder: Path) -> None:
         "late": {"fault": {"node": 0, "hold": True}, "deadline_us": 300_000},
         "emulated": {"link": {"rtt_us": 40_000, "rate_bits_per_s": 50_000_000, "label": "emulated"}},
     }
+    # Other tokens under the hashes of the first prompt, wanted where its blocks are and where they are not; `blind`: with
+    # its marks too. And what they give without any of this.
+    others = [prompt(2, TOKENS, request_id=i, executor=2 - i, tenant=2) for i in (1, 2)]
+    stolen = on[0][2]
+    for name, chains in (("alone", {}), ("collided", {"hashes": stolen.hashes}), ("blind", vars_of(stolen))):
+        cluster.reset({}, record=True)
+        asked = [(at, request, replace(made, **chains), tokens) for at, request, made, tokens in others]
+        _write(folder, name, cluster.play_idle([on[0], *asked]))
     for name, config in cases.items():
         cluster.reset(config, record=True)
         _write(folder, name, cluster.play_idle(on))
@@ -62,6 +70,10 @@ def _cases(cluster: Cluster, folder: Path) -> None:
     assert cluster.router is not None
     cluster.wait_until(cluster.router.revocation_complete, "hear that the revocation is everywhere")
     (folder / "told.json").write_bytes(msgspec.json.encode(told))
+
+
+def vars_of(chain: Any) -> dict[str, bytes]:
+    return {"hashes": chain.hashes, "marks": chain.marks}
 
 
 def _directory_changed(changed: Any) -> Any:

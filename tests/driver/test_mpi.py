@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvshare_research.core.nouns import MissReason
 from kvshare_research.driver.log import read_log
 from kvshare_research.driver.replay import replay
 from kvshare_research.launch import MpiDriver, rank_command
@@ -131,6 +132,24 @@ def test_late_bytes_are_counted_and_dropped(out: Path) -> None:
     assert counters["node1"]["late_frames"] == counters["node0"]["frames_sent"] > 0
 
 
+def test_other_tokens_under_a_known_hash_are_computed_and_never_read(out: Path) -> None:
+    """Real keys and values: with colliding hashes the answers are those without; where the marks collide too they are not."""
+    (_, pulled, resident), _ = _case(out, "alone")
+    (_, *collided), counters = _case(out, "collided")
+    for one, without in zip(collided, (pulled, resident), strict=True):
+        assert one["output_tokens"] == without["output_tokens"]
+        assert one["logit_fingerprint"] == pytest.approx(without["logit_fingerprint"], abs=1e-4)
+        assert (one["computed_tokens"], one["collided_blocks"]) == (PROMPT_TOKENS, 1)
+        assert [MissReason.COLLISION, FULL_BLOCKS * 16] in one["missed"]
+    assert counters["node0"]["collisions_refused"] == 1
+    (_, *blind), _ = _case(out, "blind")
+    for one, without in zip(blind, (pulled, resident), strict=True):
+        assert one["computed_tokens"] == PROMPT_TOKENS - FULL_BLOCKS * 16
+        assert one["logit_fingerprint"] != pytest.approx(without["logit_fingerprint"], abs=1e-4), (
+            "this test sees nothing"
+        )
+
+
 def test_an_emulated_link_takes_at_least_its_time(out: Path) -> None:
     (cold, wanted, _), _ = _case(out, "emulated")
     carried_us = FULL_BLOCKS * BLOCK_BYTES * 8 / 50
@@ -160,7 +179,7 @@ def test_an_open_loop_serves_all_and_tells_how_far_it_is(out: Path) -> None:
 
 def test_a_fresh_process_decides_every_log_alike(out: Path) -> None:
     logs = sorted(str(p) for p in out.glob("*.log"))
-    assert len(logs) == 3 * 8
+    assert len(logs) == 3 * 11
     for hash_seed in ("1", "77"):
         env = dict(os.environ, PYTHONHASHSEED=hash_seed, PYTHONPATH=str(ROOT))
         command = [sys.executable, "-m", "kvshare_research.driver.replay", *logs]

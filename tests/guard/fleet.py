@@ -288,7 +288,7 @@ class Fleet:
             self.landing[node, effect.fetch_id] = effect.slots
             asked = m.FetchAsked(
                 fetch_id=effect.fetch_id, asker=node, reader=effect.reader, hashes=effect.hashes,
-                revision=self.workers[node].directory.revision,
+                revision=self.workers[node].directory.revision, marks=effect.marks,
             )  # fmt: skip
             self.wires.append(Wire(effect.source, asked, node))
         elif isinstance(effect, m.CancelFetch):
@@ -374,7 +374,7 @@ class Fleet:
         self.transit[key] = tuple(self.content[node, slot] for slot in effect.slots)
         landed = m.FetchLanded(
             fetch_id=effect.fetch_id, block_count=len(effect.slots), tickets=effect.tickets, origins=effect.origins,
-            bytes_moved=64 * len(effect.slots), elapsed_us=2, merge_us=0, intact=True,
+            bytes_moved=64 * len(effect.slots), elapsed_us=2, merge_us=0, intact=True, marks=effect.marks,
         )  # fmt: skip
         self._send_local(node, m.FetchSent(fetch_id=effect.fetch_id, asker=effect.asker))
         self.wires.append(Wire(effect.asker, landed, node))
