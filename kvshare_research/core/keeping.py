@@ -23,6 +23,7 @@ class Keeping:
         self.refused = 0
         self._ledger = ledger
         self._prefixes: dict[bytes, tuple[bytes, ...]] = {}
+        self._marks: dict[bytes, bytes] = {}  # by block hash
         self._kept: dict[bytes, Block] = {}
         self._missing: set[bytes] = set()
         self._told: frozenset[bytes] | None = None
@@ -41,6 +42,7 @@ class Keeping:
         """From now on these are kept; other blocks kept so far are as any block."""
         self._prefixes = {name_of(chain): chain.block_hashes(0, chain.block_count) for chain in prefixes}
         wanted = {block_hash for hashes in self._prefixes.values() for block_hash in hashes}
+        self._marks = {c.block_hash(i): c.mark(i) for c in prefixes for i in range(c.block_count)}
         gone = [block_hash for block_hash in self._kept if block_hash not in wanted]
         for block_hash in gone:
             block = self._kept.pop(block_hash)
@@ -52,7 +54,7 @@ class Keeping:
     def settle(self, now_us: int) -> list[m.WorkerEffect]:
         """What is here of the missing is kept. The router hears if that makes a prefix whole."""
         for block_hash in sorted(self._missing):
-            block = self._ledger.find(block_hash, now_us)
+            block = self._ledger.find(block_hash, now_us, self._marks[block_hash])
             if block is None:
                 continue
             if not self._ledger.pin(block):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from . import messages as m
 from .ledger import Block
-from .nouns import Outcome, Status
+from .nouns import Action, Outcome, Status
 from .ports import Retention, Schedule
 
 
@@ -139,3 +140,31 @@ class Running:
             output_tokens=tokens,
             logit_fingerprint=self.fingerprint,
         )
+
+
+def to_compute(admitted: Iterable[Running]) -> set[tuple[bytes, bytes]]:
+    """Blocks that admitted requests are to compute, by hash and mark. Not those they fetch: two nodes would wait for
+    each other."""
+    return {
+        (running.event.chain.block_hash(i), running.event.chain.mark(i))
+        for running in admitted
+        for i in range(running.event.chain.block_count)
+        if running.states[i] == State.MISSING
+    }
+
+
+def awaits_another(running: Running, admitted: Iterable[Running]) -> bool:
+    """Whether a request admitted earlier is computing or fetching the very block this one needs next."""
+    chain = running.event.chain
+    first = running.states.index(State.MISSING)
+    if running.event.plan.action == Action.RECOMPUTE or first >= chain.block_count:
+        return False
+    for other in admitted:
+        if other is running:
+            return False
+        theirs = other.event.chain
+        same = first < theirs.block_count and theirs.block_hash(first) == chain.block_hash(first)
+        same = same and theirs.mark(first) == chain.mark(first)
+        if same and other.states[first] != State.PRESENT and other.first_token_us is None:
+            return True
+    return False

@@ -19,7 +19,7 @@ from .nouns import Action, Chain, mark_at
 from .prefetching import Prefetching
 from .publishing import Publishing
 from .rights import Reader, may_read
-from .running import Running, State, WorkerPolicy, blocks_for, charged, counts_of
+from .running import Running, State, WorkerPolicy, awaits_another, blocks_for, charged, counts_of, to_compute
 from .serving import Serving
 from .waiting import Waiting
 
@@ -194,20 +194,10 @@ class Worker:
         """Served, refused, or kept until what is missing has been computed here: it is computed once for everybody."""
         asked = [(h, mark_at(event.marks, i)) for i, h in enumerate(event.hashes)]
         absent = {(h, mark) for h, mark in asked if self.ledger.find(h, now_us, mark) is None}
-        if absent and absent <= self._expected():
+        if absent and absent <= to_compute(self._running.values()):
             self._deferred.append(event)
             return []
         return [self.serving.ask(event, self.directory, now_us)]
-
-    def _expected(self) -> set[tuple[bytes, bytes]]:
-        """Blocks that admitted requests are to compute, by hash and mark. Not those they fetch: two nodes would wait
-        for each other."""
-        return {
-            (running.event.chain.block_hash(i), running.event.chain.mark(i))
-            for running in self._running.values()
-            for i in range(running.event.chain.block_count)
-            if running.states[i] == State.MISSING
-        }
 
     def _serve_deferred(self, now_us: int) -> list[m.WorkerEffect]:
         waiting, self._deferred = self._deferred, []
@@ -263,7 +253,7 @@ class Worker:
             if running.ready_since_us is None:
                 continue
             self._adopt(running, now_us)
-            if self._awaits_another(running):
+            if awaits_another(running, self._running.values()):
                 continue
             running.queue_us += now_us - running.ready_since_us
             running.ready_since_us = None
@@ -271,22 +261,6 @@ class Worker:
             if running.computing is not None:
                 return [self._prefill(running, *running.computing)]
         return []
-
-    def _awaits_another(self, running: Running) -> bool:
-        """Whether a request admitted earlier is computing or fetching the very block this one needs next."""
-        chain = running.event.chain
-        first = running.states.index(State.MISSING)
-        if running.event.plan.action == Action.RECOMPUTE or first >= chain.block_count:
-            return False
-        for other in self._running.values():
-            if other is running:
-                return False
-            theirs = other.event.chain
-            same = first < theirs.block_count and theirs.block_hash(first) == chain.block_hash(first)
-            same = same and theirs.mark(first) == chain.mark(first)
-            if same and other.states[first] != State.PRESENT and other.first_token_us is None:
-                return True
-        return False
 
     def _prefill(self, running: Running, start_token: int, end_token: int) -> m.WorkerEffect:
         self._busy = running.request_id

@@ -15,6 +15,7 @@ ACCOUNT_RULES = frozenset(
 ROWS = frozenset(("node", "accounts"))
 ROW_FIELDS = frozenset(("used", "pinned", "reserved", "limit", "committed"))
 READ_RULES = frozenset(("may_read", "open_read", "may_deliver"))
+PINS_ONLY = {"keeping.py": ("SendBlocks", "Prefill", "Running")}  # holds on to released blocks; hands none to anybody
 GATES = frozenset(("ask",))  # `Serving.ask`, which is checked itself
 
 
@@ -121,6 +122,8 @@ def read_complaints(name: str, source: str) -> list[Complaint]:
     tree = ast.parse(source)
     calls = {f.name: called(f) for f in functions(tree)}
     asks = {f for f, names in calls.items() if names & (READ_RULES | GATES)}
+    if name in PINS_ONLY and not any(word in source for word in PINS_ONLY[name]):
+        return []
     while grown := {f for f, names in calls.items() if f not in asks and names & asks}:
         asks |= grown
     return [
