@@ -64,6 +64,12 @@ def _summed(given: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
+def _compared(case: Case) -> tuple[tuple[str, str], ...]:
+    """The axes of the case that are no column of their own."""
+    given = (("disclosure", case.disclosure), ("prefetch", case.prefetch))
+    return tuple((axis, value) for axis, value in given if value is not None)
+
+
 def result(
     case: Case,
     *,
@@ -88,7 +94,7 @@ def result(
         utilisation=None if case.utilisation == IDLE else case.utilisation,
         rate_per_s=rate_per_s,
         workload=workload,
-        extra=(("block", case.block.name),),
+        extra=(("block", case.block.name), *_compared(case)),
         outcomes=outcomes,
         counters=counters,
         expected_requests=expected,

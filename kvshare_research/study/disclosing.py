@@ -1,4 +1,4 @@
-"""Disclosure on a live cluster: at each arrival the desk votes and releases, and chains follow what is promoted.
+"""Disclosure before a router: at each arrival the desk votes and releases, and chains follow what is promoted.
 
 The text of what was voted for is remembered, in this process's memory only and bounded, because a released prefix is
 computed once by the operator on each node before anybody's chain names it.
@@ -7,16 +7,18 @@ computed once by the operator on each node before anybody's chain names it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvshare_research.core import messages as m
+from kvshare_research.core.directory import Directory
 from kvshare_research.core.nouns import Chain, Request
+from kvshare_research.core.ports import Noise
 from kvshare_research.disclosure.never import NeverDisclosure
-from kvshare_research.disclosure.noise import SystemNoise
+from kvshare_research.disclosure.noise import SeededNoise, SystemNoise
 from kvshare_research.guard.disclosing import Offer
 from kvshare_research.privacy.settings import BudgetSettings
 
@@ -25,6 +27,7 @@ from .prompts import Hasher
 
 if TYPE_CHECKING:
     from kvshare_research.driver.cluster import Cluster
+    from kvshare_research.driver.simulator import Simulator
     from kvshare_research.privacy.desk import Desk
 
 TEXT_TOKENS_MAX: Final = 1 << 24
@@ -61,49 +64,71 @@ class Texts:
 
 
 class Discloser:
-    """The desk of one case, in front of a cluster's router. Noise comes from the system's entropy."""
+    """The desk of one case, in front of a router. `tell` hands an event to the router; `promoted` is its answer."""
 
-    def __init__(self, cluster: Cluster, hasher: Hasher, desk: Desk) -> None:
+    def __init__(
+        self,
+        hasher: Hasher,
+        desk: Desk,
+        tell: Callable[[m.RouterEvent], None],
+        promoted: Callable[[], frozenset[bytes]],
+    ) -> None:
         self.desk = desk
         self.texts = Texts()
-        self._cluster = cluster
         self._hasher = hasher
+        self._tell = tell
+        self._promoted = promoted
 
     def arrive(self, request: Request, tokens: NDArray[np.uint32], now_us: int) -> tuple[Request, Chain]:
         """The request with the scopes and chain it has now. Releases due by now come first, its own vote after."""
-        self._advance(now_us)
-        assert self._cluster.router is not None
-        prompt = self._hasher.prompt(request, tokens, warmup=False, released=self._cluster.router.promoted)
-        if prompt.offer is not None:
-            self.texts.note(prompt.offer, tokens)
-        self.desk.vote(prompt.offer, request)
+        self.advance(now_us)
+        made, chain, offered = self._hasher.chained(request, tokens, self._promoted())
+        if offered is not None:
+            self.texts.note(offered, tokens)
+        self.desk.vote(offered, made)
         if self.desk.policy.period_us == 0:
-            self._advance(now_us)
-        return prompt.request, prompt.chain
+            self.advance(now_us)
+        return made, chain
 
     def notes(self) -> dict[str, Any]:
-        """What was spent and released, for the record of the run."""
-        return {
-            "released_prefixes": len(self.desk.released),
-            "shared_prefixes": self._shared(),
-            "spent": self.desk.spent(),
-            **self.desk.counters,
-        }
+        """What was spent, released and shared, for the record of the run."""
+        counts = {"released_prefixes": len(self.desk.released), "shared_prefixes": len(self._promoted())}
+        return {**counts, "spent": self.desk.spent(), **self.desk.counters}
 
-    def _shared(self) -> int:
-        return 0 if self._cluster.router is None else len(self._cluster.router.promoted)
-
-    def _advance(self, now_us: int) -> None:
+    def advance(self, now_us: int) -> None:
+        """The router knows of every release due by now."""
         if self.desk.advance(now_us):
-            self._cluster.feed(m.PrefixesReleased(prefixes=self.desk.prefixes()))
+            self._tell(m.PrefixesReleased(prefixes=self.desk.prefixes()))
 
 
-def discloser(config: Mapping[str, Any], cluster: Cluster, hasher: Hasher) -> Discloser | None:
-    """What stands in front of the router in this case, or None where nothing is ever disclosed."""
+def desk_of(config: Mapping[str, Any], directory: Directory, noise: Noise) -> Desk | None:
+    """The desk of this case, or None where nothing is ever disclosed."""
     policy = component(config, "disclosure")
     if isinstance(policy, NeverDisclosure):
         return None
     settings: BudgetSettings = component(config, "budget")
-    made = Discloser(cluster, hasher, settings.desk(policy, hasher.directory, SystemNoise()))
-    cluster.text_of = made.texts.get
+    return settings.desk(policy, directory, noise)
+
+
+def on_cluster(config: Mapping[str, Any], cluster: Cluster, hasher: Hasher) -> Discloser | None:
+    """What stands in front of a cluster's router in this case. Noise comes from the system's entropy."""
+    desk = desk_of(config, hasher.directory, SystemNoise())
+    if desk is None:
+        return None
+    assert cluster.router is not None
+    router = cluster.router
+    made = Discloser(hasher, desk, cluster.feed, lambda: router.promoted)
+    cluster.prepare, cluster.text_of = made.arrive, made.texts.get
     return made
+
+
+def in_simulator(config: Mapping[str, Any], simulator: Simulator, hasher: Hasher, seed: int) -> Discloser | None:
+    """The same before a simulated router, with noise from the seed: whoever knows it knows the noise."""
+    desk = desk_of(config, hasher.directory, SeededNoise(seed))
+    if desk is None:
+        return None
+
+    def tell(event: m.RouterEvent) -> None:
+        simulator.at(simulator.now_us, event)
+
+    return Discloser(hasher, desk, tell, lambda: simulator.router.promoted)

@@ -30,6 +30,8 @@ class Block:
     selector: tuple[str, ...] = ()
     tenancy: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
+    disclosure: tuple[str, ...] = ()
+    prefetch: tuple[str, ...] = ()
     actions: tuple[Action, ...] = ()  # the ways a selector may choose among; empty: the run's own
     record: bool = False  # keep each rank's log of inputs, for replay
     seeds: tuple[int, ...] = (0,)
@@ -75,6 +77,8 @@ class Case:
     tenancy: str | None
     link: str | None
     seed: int
+    disclosure: str | None = None
+    prefetch: str | None = None
 
     @property
     def title(self) -> str:
@@ -82,7 +86,9 @@ class Case:
         load = "idle" if self.utilisation == IDLE else f"load {self.utilisation:g}"
         parts = [self.block.name, load]
         parts += [f"overlap {self.overlap:.0%}"] if self.overlap is not None else []
-        parts += [str(x) for x in (self.selector, self.tenancy, self.link) if x is not None]
+        parts += [
+            str(x) for x in (self.selector, self.tenancy, self.link, self.disclosure, self.prefetch) if x is not None
+        ]
         return ", ".join(parts) + (f", seed {self.seed}" if len(self.block.seeds) > 1 else "")
 
 
@@ -96,9 +102,11 @@ def cases(study: Study) -> tuple[Case, ...]:
             block.seeds,
             block.utilisation,
             block.overlap or (None,),
+            block.disclosure or (None,),
+            block.prefetch or (None,),
             block.selector or (None,),
         )
-        for link, tenancy, seed, utilisation, overlap, selector in axes:
+        for link, tenancy, seed, utilisation, overlap, disclosure, prefetch, selector in axes:
             out.append(
                 Case(
                     block=block,
@@ -108,6 +116,8 @@ def cases(study: Study) -> tuple[Case, ...]:
                     tenancy=tenancy,
                     link=link,
                     seed=seed,
+                    disclosure=disclosure,
+                    prefetch=prefetch,
                 )
             )
     return tuple(out)

@@ -49,19 +49,12 @@ class Hasher:
     def prompt(
         self, request: Request, tokens: NDArray[np.uint32], *, warmup: bool, released: frozenset[bytes] = frozenset()
     ) -> Prompt:
-        """The request under this tenancy. The catalogue's scopes can only be tightened, but for prefixes whose wider
-        name is in the released set: those have the wider scope."""
-        scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory)
-        segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
+        """The request under this tenancy, ready to be sent; see `chained`."""
         started = time.perf_counter_ns()
-        offered = self._offer(tokens, segments, scope_ids)
-        if offered is not None and (blocks := offered.released_blocks(released)):
-            count = blocks * self.space.block_tokens
-            segments, scope_ids = widened(segments, scope_ids, offered.wider_id, count, self.directory)
-        hashed = chain(tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space)
+        made, hashed, offered = self.chained(request, tokens, released)
         hash_us = (time.perf_counter_ns() - started) // 1000
         return Prompt(
-            request=replace(request, segments=segments),
+            request=made,
             chain=hashed,
             tokens=tokens,
             hash_us=hash_us,
@@ -69,6 +62,20 @@ class Hasher:
             contents=self._contents(tokens),
             offer=offered,
         )
+
+    def chained(
+        self, request: Request, tokens: NDArray[np.uint32], released: frozenset[bytes] = frozenset()
+    ) -> tuple[Request, Chain, Offer | None]:
+        """The request with its effective scopes, its chain, and what of it could be shared. The catalogue's scopes can
+        only be tightened, but for prefixes whose wider name is in `released`: those have the wider scope."""
+        scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory)
+        segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
+        offered = self._offer(tokens, segments, scope_ids)
+        if offered is not None and (blocks := offered.released_blocks(released)):
+            count = blocks * self.space.block_tokens
+            segments, scope_ids = widened(segments, scope_ids, offered.wider_id, count, self.directory)
+        hashed = chain(tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space)
+        return replace(request, segments=segments), hashed, offered
 
     def _offer(
         self, tokens: NDArray[np.uint32], segments: tuple[Segment, ...], scope_ids: tuple[int, ...]

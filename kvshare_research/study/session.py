@@ -24,7 +24,7 @@ from kvshare_research.workload.catalogue import Catalogue
 from . import counting
 from .assembly import component, parties
 from .calibrate import applied, calibrated, link_samples
-from .disclosing import discloser
+from .disclosing import on_cluster
 from .plan import IDLE, Case, cases
 from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, prompts
@@ -92,8 +92,7 @@ class Session:
             rate_per_s = poisson.rate_per_us(worker_count=workers, service_us=service_us) * 1e6
         self.progress.stage(case.title, len(given))
         self.cluster.reset(config, record=case.block.record)
-        disclosing = discloser(config, self.cluster, self.hasher(config))
-        self.cluster.prepare = None if disclosing is None else disclosing.arrive
+        disclosing = on_cluster(config, self.cluster, self.hasher(config))
         schedule = arrivals(given, times)
         done = 0
 

@@ -14,7 +14,7 @@ from kvshare_research.core.errors import ConfigError, did_you_mean
 
 from .plan import Case
 
-AXES = ("selector", "tenancy", "link")
+AXES = ("selector", "tenancy", "link", "disclosure", "prefetch")
 
 
 def choice(group: str, name: str, root: Path | None = None) -> dict[str, Any]:

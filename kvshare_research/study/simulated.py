@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvshare_research.config import Run
-from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Chain, Outcome, Request, Status
 from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
+from kvshare_research.disclosure.never import NeverDisclosure
 from kvshare_research.driver.assembly import Place
 from kvshare_research.driver.simulator import Simulator
 from kvshare_research.driver.simulator_spec import SimulatorDriver, coefficients_of, link_rows
 from kvshare_research.guard.keys import KeyRing, RootSecret
-from kvshare_research.guard.namespace import ModelSpace, chain
+from kvshare_research.guard.namespace import ModelSpace
 from kvshare_research.metrics.records import BASELINE, CaseResult, Counters, Label
 from kvshare_research.report.progress import Progress
 from kvshare_research.workload.arrivals import Poisson
@@ -29,7 +29,9 @@ from kvshare_research.workload.trace import Reading
 
 from . import counting
 from .assembly import StudyAssembly, component, parties, priced
+from .disclosing import Discloser, in_simulator
 from .plan import IDLE, Case, cases
+from .prompts import Hasher
 from .settings import case_config, choice, name_of, names
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
@@ -41,21 +43,15 @@ class Fleet:
     """The machines of one case, and what turns an item of its workload into an arrival."""
 
     simulator: Simulator
-    directory: Directory
-    ring: KeyRing
-    space: ModelSpace
-    tenancy: Any
+    hasher: Hasher
+    discloser: Discloser | None
 
     def arrival(self, item: PromptItem, request_id: int, arrival_us: int) -> tuple[Request, Chain]:
-        """The item under this tenancy; its tokens are not kept."""
-        request = item.request
-        scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory)
-        segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
-        hashed = chain(item.tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space)
-        named = replace(
-            request, segments=segments, request_id=request_id, arrival_us=arrival_us, application=item.application
-        )
-        return named, hashed
+        """The item under this tenancy, with what is disclosed by now; its tokens are not kept."""
+        named = replace(item.request, request_id=request_id, arrival_us=arrival_us, application=item.application)
+        if self.discloser is not None:
+            return self.discloser.arrive(named, item.tokens, arrival_us)
+        return self.hasher.chained(named, item.tokens)[:2]
 
 
 def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
@@ -105,7 +101,11 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
     directory, _ = parties(plain, capacity_blocks=capacity, block_bytes=block_bytes)
     space = ModelSpace(model="simulated", dtype="none", block_tokens=block_tokens)
     ring = KeyRing(RootSecret.resolve(path=run.values.secret_file, seed=run.values.seed))
-    return Fleet(simulator=simulator, directory=directory, ring=ring, space=space, tenancy=component(plain, "tenancy"))
+    hasher = Hasher(
+        tenancy=component(plain, "tenancy"), directory=directory, ring=ring, space=space,
+        discloses=not isinstance(component(plain, "disclosure"), NeverDisclosure),
+    )  # fmt: skip
+    return Fleet(simulator=simulator, hasher=hasher, discloser=in_simulator(plain, simulator, hasher, run.values.seed))
 
 
 def node_count_of(run: Run) -> int:
@@ -148,8 +148,6 @@ class SimulatedSession:
 
     def play(self) -> None:
         """All cases of the study are in `results`; probes of real transfers are left out, with a note."""
-        if self.run.resolved["disclosure"]["_target_"] != "kvshare_research.disclosure.never.NeverDisclosure":
-            raise ConfigError("`driver=simulator` plays no disclosure; use disclosure=never, or driver=mpi")
         if self.run.parts["events"].publish:
             raise ConfigError("`events.publish` tells what real workers hold; it needs driver=mpi")
         for case in cases(self.run.parts["study"]):
@@ -189,6 +187,8 @@ class SimulatedSession:
         self.notes[f"cpu seconds: {case.title}"] = round(time.process_time() - started_s, 2)
         if reading.refused:
             self.notes[f"lines left out: {case.title}"] = {"count": reading.refused, "first": reading.reasons}
+        if fleet.discloser is not None:
+            self.notes[f"disclosure in {case.title}"] = fleet.discloser.notes()
         return self._record(case, config, fleet, outcomes, rate_per_s)
 
     def _arrivals(self, fleet: Fleet, items: Iterable[PromptItem]) -> Iterator[tuple[Request, Chain]]:
@@ -216,7 +216,7 @@ class SimulatedSession:
             directory=base,
             catalogue=catalogue,
             seed=self.run.values.seed + case.seed,
-            block_tokens=fleet.space.block_tokens,
+            block_tokens=fleet.hasher.space.block_tokens,
             node_count=node_count_of(self.run),
             pool_blocks=capacity * node_count_of(self.run),
         )
@@ -232,7 +232,10 @@ class SimulatedSession:
     def _idle_service_us(self, case: Case, config: Mapping[str, Any]) -> float:
         """Mean idle end-to-end time of recomputed requests of this workload: what utilisation is counted in."""
         if case.overlap not in self._service_us:
-            base = dict(config) | {"selector": choice("selector", BASELINE)}
+            base = dict(config) | {
+                "selector": choice("selector", BASELINE),
+                "disclosure": choice("disclosure", "never"),
+            }
             fleet = build_fleet(self.run, base)
             outcomes = _one_by_one(fleet, self._items(case, base, SERVICE_REQUESTS, fleet, Reading()))
             times = [o.end_to_end_us for o in outcomes if o.status == Status.DONE]
@@ -253,7 +256,7 @@ class SimulatedSession:
             for o in sorted(outcomes, key=lambda o: o.request_id)
         )
         timed = getattr(component(config, "workload"), "timed", False)
-        composed = timed and (len(fleet.directory.tenants) > 1 or node_count_of(self.run) > 1)
+        composed = timed and (len(fleet.hasher.directory.tenants) > 1 or node_count_of(self.run) > 1)
         return counting.result(
             case,
             label=Label.COMPOSED if composed else Label.SIMULATED,

@@ -76,6 +76,18 @@ def test_a_trace_hits_by_conversation_and_is_called_composed(tmp_path: Path) -> 
     assert command(tmp_path / "out3", *given, "workload.on_error=skip", data=bad).returncode == 0
 
 
+def test_disclosure_and_prefetch_are_axes_and_are_played_in_virtual_time(tmp_path: Path) -> None:
+    """Firms that declared nothing share nothing, until a disclosure releases what is alike."""
+    given = ("engine=tiny", "study=disclosure", "tenants=undeclared", "budget.delta=0.01", "driver.pool_tokens=60000")
+    done = command(tmp_path, *given, "workload.tenants_per_application=6")
+    assert done.returncode == 0, done.stderr
+    cases = {(dict(c.extra)["disclosure"], dict(c.extra)["prefetch"]): c for c in results(tmp_path).cases}
+    assert len(cases) == 4
+    for (disclosure, _), case in cases.items():
+        assert all(o.status == Status.DONE for o in case.outcomes), "the operator's requests are no outcomes"
+        assert (sum(o.cross_tenant_tokens for o in case.outcomes) > 0) == (disclosure == "after_k")
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
