@@ -106,9 +106,7 @@ def check(obligation: Obligation, *, steps: tuple[int, ...] = STEPS, export: boo
     smt2 = _smt2([*assumed, z3.Not(obligation.goal)])
     verdict, solver = _verdict(smt2, steps)
     status = {"unsat": "proved", "sat": "refuted"}.get(str(verdict), "unknown")
-    answer = Answer(
-        name=obligation.name, expect=obligation.expect, status=status, seconds=time.perf_counter() - start
-    )
+    answer = Answer(name=obligation.name, expect=obligation.expect, status=status, seconds=time.perf_counter() - start)
     if verdict == z3.sat:
         model = solver.model()
         answer.witness = {str(d): str(model[d]) for d in sorted(model.decls(), key=str)}

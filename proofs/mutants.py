@@ -121,6 +121,8 @@ NAMED = (
             "in a strict partition a public segment is shared"),
     _mutant("JUDGE", "judging.cut", "block_count=readable_blocks", "block_count=run.block_count",
             "what was matched passes without being readable"),
+    _mutant("JUDGE-N", "judging.further", "return end, None", "return end + 1, None",
+            "the first block of the next scope passes with the last readable one"),
     _mutant("NI-A", "account.admit", "grown.used <= account.limit and _sound(after)",
             "grown.used <= account.limit and after.used < after.capacity and _sound(after)",
             "whether the last block is given depends on the others"),

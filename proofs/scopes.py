@@ -1,4 +1,4 @@
-"""Scopes only tighten; nothing is shared more widely than its template and the text before it allow; the judge."""
+"""Scopes only tighten; nothing is shared more widely than its template and the text before it allow."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import z3
 
-from kvshare_research.core import judging, rights
-from kvshare_research.core.nouns import Chain, Match, MissReason, Run
+from kvshare_research.core import rights
 
 from .kit import Obligation, claim, theorem
 from .spec import Permission, membership, permitted, reader, same, scope, scope_ok
@@ -120,70 +119,3 @@ def shard() -> Iterator[Obligation]:
             {"path": path.condition, "tenant": tenant > 0},
             (r.tenant == tenant) == path.value,
         )
-
-
-class _Rows:
-    """A directory of symbolic scopes and memberships, by the position of the scope."""
-
-    def __init__(self, count: int) -> None:
-        self.scopes = tuple(scope(f"scope{i}") for i in range(count))
-        self.rows = tuple(membership(f"row{i}") for i in range(count))
-        self.ghosts = tuple(Permission(f"ghost{i}") for i in range(count))
-
-        self.tenant = reader().tenant
-
-    def membership(self, tenant_id: Any, scope: rights.Scope) -> rights.Membership:
-        """The row of the reader's tenant; asked for anybody else's, one that has nothing to do with it."""
-        if not z3.eq(tenant_id, self.tenant):
-            return membership("another tenant's row")
-        return next(row for s, row in zip(self.scopes, self.rows, strict=True) if s is scope)
-
-
-@theorem(
-    "JUDGE",
-    "what passes the judge is readable, block by block, and is part of what was matched; nothing readable is held "
-    "back; a denial names its reason (runs of one and two scopes, none to two holders; more by the same step)",
-    judging.judge,
-    judging.cut,
-    rights.may_read,
-)
-def judge() -> Iterator[Obligation]:
-    yield from _judged(1, 0)
-    yield from _judged(1, 1)
-    yield from _judged(2, 1)
-    # with two holders the scopes of interest are one for all and one for some
-    yield from _judged(2, 2, levels=(rights.PUBLIC, rights.TENANT))
-
-
-def _judged(scope_count: int, holder_count: int, levels: tuple[int, ...] = ()) -> Iterator[Obligation]:
-    rows, r, now, block = _Rows(scope_count), reader(), z3.Int("now"), z3.Int("block")
-    held = [z3.Int(f"held{i}") for i in range(holder_count)]
-    ends = [z3.Int(f"end{i}") for i in range(scope_count)]
-    chain = Chain(hashes=b"", scope_ends=tuple(enumerate(ends)), block_tokens=1)
-    match = Match(runs=tuple(Run(node=i, tier=0, block_count=h) for i, h in enumerate(held)))
-    level_group = [s.level == rights.GROUP for s in rows.scopes]
-    pre = {
-        "scopes": z3.And(*map(scope_ok, rows.scopes)),
-        "levels": z3.And(*[s.level == level for s, level in zip(rows.scopes, levels, strict=False)]),
-        "ghosts": z3.And(*[g.agrees(m) for g, m in zip(rows.ghosts, rows.rows, strict=True)]),
-        "rows are of groups": z3.And(
-            *[z3.Or(g, z3.Not(m.active)) for g, m in zip(level_group, rows.rows, strict=True)]
-        ),
-        "ends rise": z3.And(*[a < b for a, b in zip([0, *ends], ends, strict=False)]),
-        "held": z3.And(*[z3.And(h >= 1, h <= ends[-1]) for h in held]),
-    }
-    may = [permitted(s, r, g, now) for s, g in zip(rows.scopes, rows.ghosts, strict=True)]
-    inside = [z3.And(start <= block, block < end) for start, end in zip([0, *ends], ends, strict=False)]
-    allowed = z3.Or(*[z3.And(here, *may[: k + 1]) for k, here in enumerate(inside)])
-    # the first scope that may not be read decides the reason: an active row that does not help has run out
-    expired = z3.Or(*[z3.And(*may[:k], z3.Not(may[k]), rows.rows[k].active) for k in range(scope_count)])
-    for i, path in enumerate(paths(judging.judge, match, chain, r, rows, now, assume=list(pre.values()))):
-        verdict, assume = path.value, {**pre, "path": path.condition, "block": block >= 0}
-        usable = [next((run.block_count for run in verdict.runs if run.node == k), 0) for k in range(holder_count)]
-        exact = [(block < u) == z3.And(block < h, allowed) for u, h in zip(usable, held, strict=True)]
-        name = f"{scope_count} scopes, {holder_count} holders/{i}"
-        yield claim(name, assume, z3.And(*exact, *[run.block_count >= 1 for run in verdict.runs]))
-        lost = z3.Or(*[u < h for u, h in zip(usable, held, strict=True)])
-        yield claim(f"{name} denied", assume, lost == bool(verdict.denied))
-        for reason, _ in verdict.denied:
-            yield claim(f"{name} why", assume, expired == (reason == MissReason.DENIED_EXPIRED))

@@ -5,6 +5,7 @@ This page is the vocabulary of every theorem. If you disagree with a proof, disa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -23,9 +24,21 @@ def values(row: Any) -> list[Any]:
     return [getattr(row, f.name) for f in fields(row)]
 
 
+def every(conditions: Iterable[Any]) -> Any:
+    """All of them; true for none, which `z3.And` would write as a term that no other solver reads."""
+    found = list(conditions)
+    return z3.And(*found) if found else z3.BoolVal(True)
+
+
+def some(conditions: Iterable[Any]) -> Any:
+    """At least one of them; false for none."""
+    found = list(conditions)
+    return z3.Or(*found) if found else z3.BoolVal(False)
+
+
 def same(x: Any, y: Any) -> Any:
     """The two rows agree in every field."""
-    return z3.And(*[p == q for p, q in zip(values(x), values(y), strict=True)])
+    return every([p == q for p, q in zip(values(x), values(y), strict=True)])
 
 
 def larger(x: Any, y: Any) -> Any:

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 
 from . import kit
 
-MODULES = ("quota", "unbounded", "exact", "noninterference", "reads", "scopes", "keys", "index", "cost")
+MODULES = ("quota", "unbounded", "exact", "noninterference", "reads", "scopes", "judging", "keys", "index", "cost")
 
 
 def load() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .directory import Directory
 from .nouns import Chain, Match, MissReason, Run, Verdict
-from .rights import Membership, Reader, may_read
+from .rights import Membership, Reader, Scope, may_read
 
 
 def judge(match: Match, chain: Chain, reader: Reader, directory: Directory, now_us: int) -> Verdict:
@@ -12,21 +12,29 @@ def judge(match: Match, chain: Chain, reader: Reader, directory: Directory, now_
 
     A denial is reported when somebody holds blocks beyond the cut; the operator sees it, the tenant sees a miss.
     """
-    readable = 0
-    reason = MissReason.UNKNOWN
+    readable, why_not = 0, None
     for scope_id, end in chain.scope_ends:
         scope = directory.scopes[scope_id]
         membership = directory.membership(reader.tenant, scope)
-        if not may_read(scope, reader, membership, now_us):
-            reason = _why_not(membership)
+        readable, why_not = further(readable, end, scope, reader, membership, now_us)
+        if why_not is not None:
             break
-        readable = end
     held = max((run.block_count for run in match.runs), default=0)
     return Verdict(
         runs=tuple(cut(run, readable) for run in match.runs if readable > 0),
         readable_blocks=readable,
-        denied=((reason, readable),) if held > readable else (),
+        denied=((MissReason.UNKNOWN if why_not is None else why_not, readable),) if held > readable else (),
     )
+
+
+def further(
+    readable_blocks: int, end: int, scope: Scope, reader: Reader, membership: Membership, now_us: int
+) -> tuple[int, MissReason | None]:
+    """One run of blocks more, up to `end`: how many blocks are readable now, and why not all of them (then the judge
+    stops). So a chain of any length is judged by induction (theorem JUDGE-N in proofs/)."""
+    if may_read(scope, reader, membership, now_us):
+        return end, None
+    return readable_blocks, _why_not(membership)
 
 
 def cut(run: Run, readable_blocks: int) -> Run:

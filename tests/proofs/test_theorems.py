@@ -77,3 +77,19 @@ def test_export_can_be_checked_again(tmp_path: object) -> None:
         solver = z3.Solver()
         solver.from_file(str(folder / row["file"]))
         assert str(solver.check()) == row["expect"]
+
+
+@pytest.mark.parametrize("id", ["JUDGE", "LEAK-2"])
+def test_a_second_solver_reads_what_is_exported_and_agrees(id: str) -> None:
+    """JUDGE has conjunctions of nothing, which Z3 writes as a term that is none in SMT-LIB."""
+    pytest.importorskip("cvc5")
+    report = kit.prove(id, export=True)
+    want = {"proved": "unsat", "refuted": "sat"}
+    assert [kit.second_verdict(a.smt2) for a in report.answers] == [want[a.status] for a in report.answers]
+
+
+def test_nothing_exported_has_a_connective_without_arguments() -> None:
+    import re
+
+    answers = [a for id in ("JUDGE", "JUDGE-N", "SCOPE") for a in kit.prove(id, export=True).answers]
+    assert [a.name for a in answers if re.search(r"\s(and|or)[\s)]", a.smt2)] == []
