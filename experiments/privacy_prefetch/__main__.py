@@ -29,7 +29,7 @@ from kvshare_research.driver.simulator import Simulator
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.layered import Layered
 from kvshare_research.guard.namespace import ModelSpace
-from kvshare_research.prefetch.artefact import save
+from kvshare_research.prefetch.artefact import save, vocabulary_of
 from kvshare_research.prefetch.dp_counts import DpCounts
 from kvshare_research.prefetch.oracle import Oracle
 from kvshare_research.prefetch.ppm import Ppm
@@ -117,7 +117,7 @@ def main(tenants: int, seeds: int, capacity: int = 400_000) -> int:
                 path = Path(folder) / f"{epsilon}"
                 save(train_counts(taught, names, epsilon=epsilon, delta=1e-5, noise=SeededNoise(seed)), path)
                 title = "dp_counts, no privacy" if epsilon is None else f"dp_counts, epsilon {epsilon:g}"
-                policies.append((title, DpCounts(artefact=str(path), vocabulary=None, **PREDICTING)))
+                policies.append((title, DpCounts(artefact=str(path), vocabulary=vocabulary_of(names), **PREDICTING)))
             policies += [
                 ("ppm, per tenant", Ppm(scope="tenant", **PREDICTING)),
                 ("ppm, everybody", Ppm(scope="everybody", **PREDICTING)),

@@ -35,8 +35,9 @@ class Fetching:
         fetch = self._fetches.get(fetch_id)
         return None if fetch is None else fetch.running
 
-    def start(self, running: Running, now_us: int) -> list[m.WorkerEffect]:
-        """What the plan wants fetched, and is not resident, is PENDING and asked for."""
+    def start(self, running: Running, now_us: int, *, background: bool = False) -> list[m.WorkerEffect]:
+        """What the plan wants fetched, and is not resident, is PENDING and asked for; in the `background`, what
+        other requests fetch goes first."""
         effects: list[m.WorkerEffect] = []
         for planned in running.event.plan.pieces:
             piece = replace(planned, start=max(planned.start, len(running.resident)))
@@ -60,6 +61,7 @@ class Fetching:
                     slots=tuple(b.slot for b in running.blocks[piece.start : piece.end]),
                     deadline_us=now_us + self._deadline_us,
                     marks=_marks(running.event.chain, piece),
+                    background=background,
                 )
             )
         return effects

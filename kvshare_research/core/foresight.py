@@ -18,9 +18,8 @@ from .ports import Prefetch, PrefetchIntent, Seen
 
 @dataclass(frozen=True, slots=True)
 class OpenPrefetch:
-    """On its way: `byte_count` over source -> node."""
+    """On its way: `byte_count` to a node."""
 
-    source: int
     node: int
     byte_count: int
 
@@ -60,25 +59,29 @@ class Foresight:
         self.counters["unsound"] += len(proposed) - len(sound)
         return sound
 
-    def begin(self, source: int, node: int, byte_count: int) -> int | None:
+    def begin(self, node: int, byte_count: int) -> int | None:
         """The id of a new prefetch, now on its way; None where too much already is."""
         waiting = sum(p.byte_count for p in self.open.values() if p.node == node)
         if waiting + byte_count > self.policy.inflight_bytes_max:
             self.counters["refused: in flight"] += 1
             return None
         self._number += 1
-        self.open[self._number] = OpenPrefetch(source, node, byte_count)
+        self.open[self._number] = OpenPrefetch(node, byte_count)
         self.counters["issued"] += 1
         return self._number
 
-    def end(self, prefetch_id: int) -> OpenPrefetch | None:
-        """It is on its way no more; None if that was known."""
-        return self.open.pop(prefetch_id, None)
+    def end(self, prefetch_id: int) -> None:
+        """It is on its way no more."""
+        self.open.pop(prefetch_id, None)
 
-    def forget(self, node: int) -> list[OpenPrefetch]:
+    def forget(self, node: int) -> None:
         """Nothing is on its way to a node that was lost."""
-        lost = [number for number, row in self.open.items() if row.node == node]
-        return [self.open.pop(number) for number in lost]
+        self.open = {number: row for number, row in self.open.items() if row.node != node}
+
+    def promoted(self, names: frozenset[bytes]) -> None:
+        """The policy knows which prefixes are promoted now; whether it may go by what it was trained on is counted."""
+        self.state, fits = self.policy.told(self.state, names)
+        self.counters["another vocabulary"] += not fits
 
     def pays(self, probability: float, gain_us: int, byte_count: int) -> bool:
         """The rule of expected value, for this prefix. What surely comes may come early also where no gain is quoted:

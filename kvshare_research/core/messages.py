@@ -195,6 +195,7 @@ class FetchAsked:
     reader: Reader
     hashes: tuple[bytes, ...]
     revision: int  # the asker's directory revision
+    background: bool = False  # a prefetch: what requests need goes first
     marks: bytes = b""  # of these blocks, as in `Chain`
 
 
@@ -292,6 +293,7 @@ class Fetch:
     hashes: tuple[bytes, ...]
     slots: tuple[int, ...]
     deadline_us: int
+    background: bool = False
     marks: bytes = b""
 
 
@@ -310,6 +312,7 @@ class SendBlocks:
     tickets: tuple[Ticket, ...]
     origins: tuple[int, ...]
     marks: bytes = b""
+    background: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

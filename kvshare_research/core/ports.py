@@ -200,6 +200,10 @@ class Prefetch(Protocol):
     def propose(self, state: Any, now_us: int) -> tuple[Any, tuple[PrefetchIntent, ...]]:
         """The state after proposing, and what to move now, most valuable first."""
 
+    def told(self, state: Any, promoted: frozenset[bytes]) -> tuple[Any, bool]:
+        """The state once these are the names of all promoted prefixes, and whether the policy can go by them."""
+        return state, True
+
 
 class Noise(Protocol):
     """Chance, given by the driver: seeded in simulation, the system's entropy on a cluster.

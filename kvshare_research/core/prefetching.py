@@ -1,7 +1,8 @@
 """The worker's side of prefetch: blocks fetched for requests that may come, through the same tickets as any fetch.
 
-A prefetch takes free room only, and holds no pin once it has landed. When a request needs room, what was prefetched and
-never used goes first, whatever its class, and what is still on its way is cancelled: so a prefetch displaces nothing.
+A prefetch takes free room only; on a link what requests fetch goes first; it holds no pin once it has landed. When a
+request needs room, what was prefetched and never used goes first, whatever its class, and what is still on its way is
+cancelled: so a prefetch displaces nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Prefetching:
             resident=set(range(have)),
         )
         self._flights[number] = (running, now_us + event.deadline_us)
-        return self._fetching.start(running, now_us)
+        return self._fetching.start(running, now_us, background=True)
 
     def owns(self, running: Running) -> bool:
         """Whether this is a prefetch under way, and no request."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from . import messages as m
 from .directory import Directory
-from .foresight import Foresight, OpenPrefetch, best_source, front, stand_in
+from .foresight import Foresight, best_source, front, stand_in
 from .judging import judge
 from .loads import Loads
 from .nouns import Action, Chain, Match, MissReason, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
@@ -166,10 +166,9 @@ class Router:
         with_it = self._ttft_us(wanted, chain, Match(runs=(Run(node=intent.node, tier=0, block_count=end),)), now_us)
         if not foresight.pays(intent.probability, without - with_it, size):
             return None
-        number = foresight.begin(source, intent.node, size)
+        number = foresight.begin(intent.node, size)
         if number is None:
             return None
-        self.links = self.links.sending(source, intent.node, size)
         asked = m.PrefetchAsked(
             request=replace(wanted, request_id=number), chain=chain, start=here, source=source, reader=reader,
             deadline_us=intent.deadline_us - now_us,
@@ -200,12 +199,9 @@ class Router:
         return int(table.ttft_us.min())
 
     def _prefetch_ended(self, event: m.PrefetchEnded, now_us: int) -> tuple[m.RouterEffect, ...]:
-        if self.foresight is not None and (row := self.foresight.end(event.prefetch_id)) is not None:
-            self._arrived_bytes(row)
+        if self.foresight is not None:
+            self.foresight.end(event.prefetch_id)
         return ()
-
-    def _arrived_bytes(self, row: OpenPrefetch) -> None:
-        self.links = self.links.sending(row.source, row.node, -row.byte_count)
 
     # ------------------------------------------------------------------ what becomes of a request
     def _first_token(self, event: m.FirstToken, now_us: int) -> tuple[m.RouterEffect, ...]:
@@ -328,8 +324,8 @@ class Router:
         self._loads.lost(event.node)
         self.replica.forget(event.node)
         self.promotion.changed(event.node, self._loads.live())
-        for row in self.foresight.forget(event.node) if self.foresight is not None else ():
-            self._arrived_bytes(row)
+        if self.foresight is not None:
+            self.foresight.forget(event.node)
         lost = [p for p in self._pending.values() if p.decision.plan.executor == event.node]
         effects: list[m.RouterEffect] = []
         for pending in lost:
@@ -357,11 +353,17 @@ class Router:
     def _prefixes_released(self, event: m.PrefixesReleased, now_us: int) -> tuple[m.RouterEffect, ...]:
         live = self._loads.live()
         self.promotion.release(event.prefixes, live)
+        self._tell_foresight()
         return tuple(m.SendKeep(node=node, prefixes=self.promotion.prefixes) for node in live)
 
     def _prefixes_kept(self, event: m.PrefixesKept, now_us: int) -> tuple[m.RouterEffect, ...]:
         self.promotion.keeps(event.node, event.names, self._loads.live())
+        self._tell_foresight()
         return self._install(now_us)
+
+    def _tell_foresight(self) -> None:
+        if self.foresight is not None:
+            self.foresight.promoted(self.promoted)
 
     def _install(self, now_us: int) -> tuple[m.RouterEffect, ...]:
         """What is released and not kept everywhere is computed where it is missing."""

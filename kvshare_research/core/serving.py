@@ -49,6 +49,7 @@ class Serving:
             tickets=tuple(tickets),
             origins=tuple(b.origin for b in pinned),
             marks=b"".join(b.mark for b in pinned),
+            background=event.background,
         )
 
     def sent(self, event: m.FetchSent) -> None:

@@ -17,6 +17,7 @@ class _Sending:
     fetch_id: int
     asker: int
     frames: Iterator[Bytes]
+    background: bool
 
 
 class Blocks:
@@ -38,13 +39,19 @@ class Blocks:
             effect.tickets, effect.origins, effect.marks,
         )  # fmt: skip
         frames = frames_of(first, effect.slots, self._pool)
-        self._sending.append(_Sending(effect.fetch_id, effect.asker, frames))
+        self._sending.append(_Sending(effect.fetch_id, effect.asker, frames, effect.background))
 
-    def next_frame(self) -> tuple[int, Bytes] | m.FetchSent | None:
-        """The next (asker, frame), fetches taking turns; FetchSent after a fetch's last; None if there is nothing."""
-        if not self._sending:
+    def next_frame(self, *, link_idle: bool = True) -> tuple[int, Bytes] | m.FetchSent | None:
+        """The next (asker, frame), fetches taking turns; FetchSent after a fetch's last; None if there is nothing.
+
+        A prefetch's frame comes only where no request waits for one and all before it have left (`link_idle`): what a
+        request needs waits for one such frame at most.
+        """
+        at = next((i for i, sending in enumerate(self._sending) if not sending.background), None)
+        if at is None and (not self._sending or not link_idle):
             return None
-        sending = self._sending.popleft()
+        sending = self._sending[at or 0]
+        self._sending.remove(sending)
         frame = next(sending.frames, None)
         if frame is None:
             return m.FetchSent(fetch_id=sending.fetch_id, asker=sending.asker)

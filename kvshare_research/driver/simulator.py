@@ -17,7 +17,7 @@ from kvshare_research.core.router import Router
 from kvshare_research.core.worker import Worker
 
 from .simulator_engine import Ended, EngineModel, ModelledEngine
-from .simulator_links import FairLink, one_way_us, unit
+from .simulator_links import TwoClassLink, one_way_us, unit
 
 Act = Callable[..., None]
 Scheduled = tuple[int, int, Act, tuple[object, ...]]
@@ -66,7 +66,7 @@ class Simulator:
     _wakes: list[int] = field(default_factory=list)  # per node: bumped when its engine's next end changes
     _lives: list[int] = field(default_factory=list)  # per node: bumped when it fails and when it returns
     _down: set[int] = field(default_factory=set)
-    _fair: dict[tuple[int, int], FairLink] = field(default_factory=dict)
+    _fair: dict[tuple[int, int], TwoClassLink] = field(default_factory=dict)
     _rings: dict[tuple[int, int], int] = field(default_factory=dict)
     _transfers: dict[int, _Transfer] = field(default_factory=dict)
     _asked_us: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -245,7 +245,7 @@ class Simulator:
         """The holder is asked; at the deadline the reader is told the time, in case nothing has come."""
         asked = m.FetchAsked(
             fetch_id=effect.fetch_id, asker=node, reader=effect.reader, hashes=effect.hashes,
-            revision=self.workers[node].directory.revision, marks=effect.marks,
+            revision=self.workers[node].directory.revision, marks=effect.marks, background=effect.background,
         )  # fmt: skip
         self._asked_us[node, effect.fetch_id] = now_us
         self._at(effect.deadline_us, self._deadline, node, effect.fetch_id, self._lives[node])
@@ -259,11 +259,11 @@ class Simulator:
     def _start_transfer(self, node: int, effect: m.SendBlocks, now_us: int) -> None:
         pair = (node, effect.asker)
         if pair not in self._fair:
-            self._fair[pair] = FairLink(self.links[node][effect.asker].ps_per_byte)
+            self._fair[pair] = TwoClassLink(self.links[node][effect.asker].ps_per_byte)
         self._order += 1
         asked_us = self._asked_us.get((effect.asker, effect.fetch_id), now_us)
         self._transfers[self._order] = _Transfer(node, effect, self._lives[effect.asker], asked_us)
-        self._fair[pair].start(self._order, len(effect.slots) * self.block_bytes, now_us)
+        self._fair[pair].start(self._order, len(effect.slots) * self.block_bytes, now_us, effect.background)
         self._ring(pair)
 
     def _ring(self, pair: tuple[int, int]) -> None:

@@ -46,6 +46,22 @@ class FairLink:
         left_ps = (self._flows[0][0] - self._level_ps) * len(self._flows) - self._rest_ps
         return self._at_us + max(0, -(-left_ps // PS_PER_US))
 
+    @property
+    def busy(self) -> bool:
+        """Whether transfers are under way."""
+        return bool(self._flows)
+
+    @property
+    def due(self) -> bool:
+        """Whether one of them has moved its last byte."""
+        return bool(self._flows) and self._flows[0][0] <= self._level_ps
+
+    def advance(self, now_us: int, moving: bool) -> None:
+        """Time has passed; if not `moving`, something else had the link."""
+        if moving:
+            self._advance(now_us)
+        self._at_us = now_us
+
     def _advance(self, now_us: int) -> None:
         passed_ps = (now_us - self._at_us) * PS_PER_US
         self._at_us = now_us
@@ -54,6 +70,30 @@ class FairLink:
             self._level_ps += gained
         else:
             self._rest_ps = 0
+
+
+class TwoClassLink:
+    """A link on which prefetches move only while nothing else does. As with a `FairLink`, `finished` must be called at
+    every moment that `next_us` names."""
+
+    def __init__(self, ps_per_byte: int) -> None:
+        self._front, self._back = FairLink(ps_per_byte), FairLink(ps_per_byte)
+
+    def start(self, transfer: int, byte_count: int, now_us: int, background: bool = False) -> None:
+        """One more transfer shares the link with those of its class; `transfer` must rise, it breaks ties."""
+        self._back.advance(now_us, moving=not self._front.busy)
+        (self._back if background else self._front).start(transfer, byte_count, now_us)
+
+    def finished(self, now_us: int) -> list[int]:
+        """The transfers whose last byte has left by now."""
+        self._back.advance(now_us, moving=not self._front.busy)
+        return [*self._front.finished(now_us), *self._back.finished(now_us)]
+
+    def next_us(self) -> int | None:
+        """When `finished` has something next if nothing is added; None without transfers."""
+        if self._front.busy and not self._back.due:
+            return self._front.next_us()
+        return self._back.next_us()
 
 
 def unit(seed: int, *parts: int) -> float:

@@ -116,7 +116,7 @@ class WorkerLoop:
         for _ in range(_FRAMES_PER_ROUND):
             if self._endpoint.unsent_bytes() >= UNSENT_BYTES_MAX:
                 break
-            frame = blocks.next_frame()
+            frame = blocks.next_frame(link_idle=self._endpoint.unsent_bytes() == 0)
             if frame is None:
                 break
             moved = True
@@ -308,7 +308,7 @@ class WorkerLoop:
                 blocks.start_landing(effect)
                 ask = m.FetchAsked(
                     fetch_id=effect.fetch_id, asker=self.node, reader=effect.reader,
-                    hashes=effect.hashes, revision=self._revision, marks=effect.marks,
+                    hashes=effect.hashes, revision=self._revision, marks=effect.marks, background=effect.background,
                 )  # fmt: skip
                 self._to_node(effect.source, wire.Deliver.of(ask))
             case m.CancelFetch(fetch_id=fetch_id):

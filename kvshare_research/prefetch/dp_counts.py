@@ -44,3 +44,6 @@ class DpCounts(Trained, Prefetch):
 
     def propose(self, state: Any, now_us: int) -> tuple[Any, tuple[PrefetchIntent, ...]]:
         return self.proposed(state, probabilities)
+
+    def told(self, state: Any, promoted: frozenset[bytes]) -> tuple[Any, bool]:
+        return self.checked(state, promoted)

@@ -28,12 +28,14 @@ class TrainedState:
     artefact: Artefact
     number: dict[bytes, int]
     history: History = field(default_factory=History)
-    skipped: int = 0  # requests for names outside the vocabulary
+    fits: bool = False  # whether the vocabulary has been checked and holds
+    skipped: int = 0  # requests for names outside the vocabulary, or while it does not hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained(Predicting):
-    """`artefact` is the file; `vocabulary` what it must have been trained under (null: as it is)."""
+    """`artefact` is the file. Its vocabulary is always checked: it must be `vocabulary` when it is loaded; where that
+    is null, all its names must be promoted, and as long as one is not the predictor proposes nothing."""
 
     artefact: str | None
     vocabulary: str | None
@@ -45,11 +47,18 @@ class Trained(Predicting):
                 f"`prefetch={kind}` needs `prefetch.artefact`: train one with kvshare_research.privacy.train"
             )
         made = load(Path(self.artefact), kind, self.vocabulary)
-        return TrainedState(artefact=made, number={name: i for i, name in enumerate(made.names)})
+        number = {name: i for i, name in enumerate(made.names)}
+        return TrainedState(artefact=made, number=number, fits=self.vocabulary is not None)
+
+    def checked(self, state: TrainedState, promoted: frozenset[bytes]) -> tuple[TrainedState, bool]:
+        """The state once these names are promoted; a vocabulary that nobody configured must be among them."""
+        if self.vocabulary is None:
+            state.fits = promoted.issuperset(state.number)
+        return state, state.fits
 
     def noted(self, state: TrainedState, seen: Seen) -> TrainedState:
         """The state after one more request."""
-        if state.history.note(seen) not in state.number:
+        if state.history.note(seen) not in state.number or not state.fits:
             state.skipped += 1
         return state
 
@@ -59,7 +68,7 @@ class Trained(Predicting):
         for seen in state.history.take_fresh():
             names = state.history.trails[seen.tenant_id, seen.user_id].names
             known = [state.number[n] for n in names if n in state.number]
-            if not known or names[-1] not in state.number:
+            if not state.fits or not known or names[-1] not in state.number:
                 continue
             p = np.nan_to_num(scores(state.artefact, known), nan=0.0, posinf=0.0, neginf=0.0)
             order = np.argsort(-p, kind="stable")[: 4 * self.proposals_max]

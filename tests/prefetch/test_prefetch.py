@@ -15,6 +15,7 @@ from kvshare_research.core.foresight import Foresight, front, prefix_blocks
 from kvshare_research.core.nouns import Chain
 from kvshare_research.core.ports import Prefetch, PrefetchIntent, Seen
 from kvshare_research.driver.simulator import Simulator
+from kvshare_research.driver.simulator_links import TwoClassLink
 from kvshare_research.prefetch.oracle import Oracle
 from kvshare_research.prefetch.ppm import Ppm
 from kvshare_research.prefetch.queue_lookahead import QueueLookahead
@@ -285,3 +286,46 @@ def test_only_a_fetch_alone_on_its_link_measures_it() -> None:
     sim.run()
     assert len(told) == 1
     assert told[0].elapsed_us == pytest.approx(told[0].bytes_moved / 100 + 1_000, rel=0.02)
+
+
+def test_what_a_request_fetches_goes_before_a_prefetch() -> None:
+    """A prefetch has the link; the demand that comes meanwhile takes as long as if there were none."""
+
+    def play(prefetched: bool) -> Simulator:
+        sim = foreseeing(_Wish(""), ps_per_byte=10_000) if prefetched else fleet(2, ps_per_byte=10_000)
+        ask(sim, 1, tenant=2, prefix="x", prefix_scope=GROUP_ID, executor=0)
+        ask(sim, 2, tenant=2, prefix="z", prefix_scope=GROUP_ID, executor=0, at_us=4 * SECOND)
+        ask(sim, 3, tenant=1, prefix="y", executor=1, ingress=1, at_us=8 * SECOND)
+        ask(sim, 4, tenant=1, prefix="z", prefix_scope=GROUP_ID, executor=1, ingress=1, at_us=8 * SECOND + 9_000)
+        sim.run()
+        return sim
+
+    plain, eager = play(False), play(True)
+    assert only(plain.outcomes, 4).pulled_tokens > 0
+    assert only(eager.outcomes, 4).fetch_us == only(plain.outcomes, 4).fetch_us
+    assert eager.workers[1].prefetching.counters["landed_blocks"] == 8, "it came in the end"
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40), st.booleans()), min_size=1, max_size=12))
+@settings(max_examples=80, deadline=None)
+def test_a_link_of_two_classes_carries_each_byte_once_and_the_front_first(flows: list[tuple[int, int, bool]]) -> None:
+    """The front ends as if alone on a fair link; all is carried in the time that one fair link takes for all."""
+
+    def ends(link: TwoClassLink, rows: list[tuple[int, int, bool]]) -> dict[int, int]:
+        found, waiting, now = {}, [(at, i, size, back) for i, (at, size, back) in enumerate(rows)], 0
+        waiting.sort()
+        while waiting or link.next_us() is not None:
+            due = link.next_us()
+            now = min([t for t in (due, waiting[0][0] if waiting else None) if t is not None])
+            found |= dict.fromkeys(link.finished(now), now)
+            while waiting and waiting[0][0] <= now:
+                _, i, size, back = waiting.pop(0)
+                link.start(i, size, now, back)
+        return found
+
+    per_us = 1_000_000
+    both = ends(TwoClassLink(per_us), flows)
+    front = ends(TwoClassLink(per_us), [row for row in flows if not row[2]])
+    every = ends(TwoClassLink(per_us), [(at, size, False) for at, size, _ in flows])
+    assert [both[i] for i, row in enumerate(flows) if not row[2]] == [front[i] for i in range(len(front))]
+    assert abs(max(both.values()) - max(every.values())) <= len(flows)

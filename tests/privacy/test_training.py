@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.foresight import Foresight
+from kvshare_research.core.nouns import Chain
+from kvshare_research.core.ports import Seen
 from kvshare_research.disclosure.noise import SeededNoise
 from kvshare_research.prefetch import dp_counts, dp_sgd
 from kvshare_research.prefetch.artefact import load, save, vocabulary_of
+from kvshare_research.prefetch.dp_counts import DpCounts
+from kvshare_research.prefetch.dp_sgd import DpSgd
 from kvshare_research.privacy.training import network, train_counts, train_network
 
 SIZE, TENANTS, STEPS = 8, 400, 12
@@ -105,3 +111,35 @@ def test_training_is_refused_without_meaning() -> None:
         train_counts(sessions(), NAMES[:4], epsilon=1.0, delta=1e-4, noise=SeededNoise(0))
     with pytest.raises(ConfigError, match="below 1/400"):
         train_counts(sessions(), NAMES, epsilon=1.0, delta=0.01, noise=SeededNoise(0))
+
+
+@pytest.mark.parametrize(("kind", "make"), [("dp_counts", DpCounts), ("dp_sgd", DpSgd)])
+def test_a_vocabulary_is_checked_also_where_none_is_configured(tmp_path: Path, kind: str, make: Any) -> None:
+    """Until all its names are promoted, and again once one is not, the predictor proposes nothing; that is counted."""
+    path = tmp_path / kind
+    if kind == "dp_counts":
+        save(train_counts(sessions(), NAMES, epsilon=None, delta=0.0, noise=SeededNoise(1)), path)
+    else:
+        save(train_network(sessions(), NAMES, epsilon=None, delta=0.0, epochs=1, batch=100, width=4, hidden=4), path)
+    common = {"price_ps_per_byte": 0, "inflight_bytes_max": 0, "horizon_us": 9, "proposals_max": 2, "probability_min": 0.0}
+
+    def proposals(foresight: Foresight) -> int:
+        chain = Chain(hashes=NAMES[1], scope_ends=((0, 1),), block_tokens=16)
+        seen = Seen(
+            request_id=1, tenant_id=1, user_id=0, step="", chain=chain, prefix_blocks=1, executor=0, ingress=0,
+            queued_requests=0, pulled_blocks=0, now_us=0,
+        )  # fmt: skip
+        foresight.state = foresight.policy.observe(foresight.state, seen)
+        return len(foresight.intents(0))
+
+    strict = Foresight(make(artefact=str(path), vocabulary=None, **common))
+    counts = [proposals(strict)]
+    for promoted in (frozenset(NAMES[1:]), frozenset(NAMES), frozenset((*NAMES, b"more")), frozenset(NAMES[:-1])):
+        strict.promoted(promoted)
+        counts.append(proposals(strict))
+    assert counts == [0, 0, 1, 1, 0]
+    assert strict.counters["another vocabulary"] == 2
+    named = Foresight(make(artefact=str(path), vocabulary=vocabulary_of(NAMES), **common))
+    assert proposals(named) == 1
+    named.promoted(frozenset())
+    assert proposals(named) == 1, "checked when it was loaded"

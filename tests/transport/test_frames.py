@@ -135,3 +135,30 @@ def test_a_cancelled_fetch_stops_and_frees_its_pins_once() -> None:
     assert blocks.stop_sending(5, 1) == m.FetchSent(fetch_id=5, asker=1)
     assert blocks.next_frame() is None
     assert blocks.stop_sending(5, 1) is None
+
+
+def test_a_prefetch_is_sent_where_no_request_waits_and_the_link_is_idle() -> None:
+    blocks = Blocks(2, ArrayPool(2, 4, 1), lambda: 0, Counter())
+
+    def send(fetch_id: int, background: bool) -> None:
+        row = m.SendBlocks(
+            fetch_id=fetch_id, asker=fetch_id, slots=(0, 1), tickets=(Ticket(1, 1, 9),) * 2, origins=(1, 1),
+            background=background,
+        )  # fmt: skip
+        blocks.start_sending(row)
+
+    def sent(link_idle: bool) -> int | None:
+        frame = blocks.next_frame(link_idle=link_idle)
+        return frame[0] if isinstance(frame, tuple) else None if frame is None else -frame.fetch_id
+
+    send(7, True)
+    assert sent(False) is None
+    first = sent(True)
+    assert first == 7
+    send(8, False)
+    order = [sent(False)]
+    while order[-1] is not None:
+        order.append(sent(False))
+    assert set(order) == {8, -8, None}, "the request's frames to the end, and none of the prefetch"
+    rest = [sent(True) for _ in range(9)]
+    assert -7 in rest and rest[-1] is None
