@@ -4,6 +4,9 @@
 
 One cache that keeps everything sees the prompts in order: each is looked up, then stored. `match rate` is the share of
 prompts of which at least one unit was there, `saved` the share of all prompt tokens that lay in matched units.
+The first rows name the units themselves, whatever their length, in one flat table: what a cache of just that unit has
+to keep. The rows `index=...` are the policies of conf/index over blocks of 16 tokens, as the router runs them: they
+keep blocks and count whole units (`radix`: estimated tokens).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import random
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,24 @@ import numpy as np
 import yaml
 from omegaconf import OmegaConf
 
+from kvshare_research.build import build
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.nouns import TOKEN_NAME_BYTES
+from kvshare_research.core.ports import Index
+from kvshare_research.core.rights import EVERYBODY
+from kvshare_research.guard.detail import Detail
+from kvshare_research.guard.keys import KeyRing, RootSecret
+from kvshare_research.guard.namespace import ModelSpace, chain
 from kvshare_research.index.flat import FlatStore, keys_of
-from kvshare_research.index.radix import TokenTrie
+from kvshare_research.index.radix import RadixStore
 from kvshare_research.index.units import block_ends, segment_ends, sentence_ends, unit_hashes
 from kvshare_research.workload.base import PromptItem, WorkloadInput
 from kvshare_research.workload.generated import GeneratedWorkload
 from kvshare_research.workload.parties import load_parties
 
 KEY = bytes(range(32))
+BLOCK_TOKENS = 16
+EVERYBODYS = Directory(tenants=(), groups=(), scopes=(EVERYBODY,))
 ROOT = Path(__file__).parents[1]
 
 
@@ -95,17 +108,34 @@ def chained(items: list[PromptItem], ends_of: Callable[[PromptItem], list[int]])
     return row(items, matched, saved, store.entry_count(), store.size_bytes, hash_us, lookup_us)
 
 
-def token_tree(items: list[PromptItem]) -> dict[str, float]:
-    """The tree over single tokens."""
-    trie, matched, saved, lookup_us = TokenTrie(), 0, 0, []
+def by_policy(items: list[PromptItem], name: str, detail: Detail) -> dict[str, float]:
+    """An index of conf/index over 16-token blocks; all prompts public, under one key."""
+    loaded = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "index" / f"{name}.yaml"))
+    store = build(loaded, "index", Index).new_store(1)
+    space = ModelSpace(model="words", dtype="none", block_tokens=BLOCK_TOKENS)
+    place: Any = {"directory": EVERYBODYS, "ring": KeyRing(RootSecret.from_seed(0)), "space": space, "detail": detail}
+    matched, saved, hash_us, lookup_us = 0, 0, [], []
     for item in items:
+        segments = tuple(replace(s, scope_id=0) for s in item.request.segments)
         start = time.perf_counter_ns()
-        depth = trie.match(item.tokens).get(0, 0)
-        lookup_us.append((time.perf_counter_ns() - start) / 1000)
-        matched += depth > 0
-        saved += depth
-        trie.insert(0, item.tokens)
-    return row(items, matched, saved, trie.edge_count, trie.size_bytes, [0.0], lookup_us)
+        asked = chain(item.tokens, segments, (0,) * len(segments), **place)
+        middle = time.perf_counter_ns()
+        if isinstance(store, RadixStore):
+            tokens = store.estimate(asked).get((0, 0), 0)
+        else:
+            tokens = BLOCK_TOKENS * max((run.block_count for run in store.match(asked).runs), default=0)
+        lookup_us.append((time.perf_counter_ns() - middle) / 1000)
+        hash_us.append((middle - start) / 1000)
+        matched += tokens > 0
+        saved += tokens
+        held = max((run.block_count for run in store.inner.match(asked).runs), default=0)
+        parent = asked.block_hash(held - 1) if held else None
+        store.seen(asked)
+        store.store(0, 0, parent, asked.block_hashes(held, asked.block_count))
+    size = store.inner.size_bytes
+    if isinstance(store, RadixStore):  # the marks, and about 300 bytes of dictionary rows for each block
+        size += store.marked_blocks * (BLOCK_TOKENS * TOKEN_NAME_BYTES + 300)
+    return row(items, matched, saved, store.entry_count(), size, hash_us, lookup_us)
 
 
 def row(
@@ -131,19 +161,25 @@ def measured(given: Settings) -> dict[str, dict[str, float]]:
         "block 512": lambda i: block_ends(len(i.tokens), 512),
         "block 64": lambda i: block_ends(len(i.tokens), 64),
         "block 16": lambda i: block_ends(len(i.tokens), 16),
-        "block 1": lambda i: block_ends(len(i.tokens), 1),
+        "token": lambda i: block_ends(len(i.tokens), 1),
     }
-    return {**{name: chained(items, cut) for name, cut in cuts.items()}, "token tree": token_tree(items)}
+    details = {
+        "segment": Detail(reads="segments"),
+        "sentence": Detail(reads="sentences", enders=enders),
+        "radix": Detail(reads="tokens"),
+    }
+    rows = {name: chained(items, cut) for name, cut in cuts.items()}
+    return rows | {f"index={name}": by_policy(items, name, detail) for name, detail in details.items()}
 
 
 def main() -> None:
     given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
     assert isinstance(given, Settings)
     rows = measured(given)
-    print(f"{'unit':<12}{'match rate':>12}{'saved':>9}{'entries':>10}{'MB':>8}{'hash us':>10}{'lookup us':>11}")
+    print(f"{'unit':<16}{'match rate':>12}{'saved':>9}{'entries':>10}{'MB':>8}{'hash us':>10}{'lookup us':>11}")
     for name, r in rows.items():
         print(
-            f"{name:<12}{r['match_rate']:>12.1%}{r['saved_ratio']:>9.1%}{r['entry_count']:>10.0f}"
+            f"{name:<16}{r['match_rate']:>12.1%}{r['saved_ratio']:>9.1%}{r['entry_count']:>10.0f}"
             f"{r['size_bytes'] / 1e6:>8.2f}{r['hash_p50_us']:>10.1f}{r['lookup_p50_us']:>11.2f}"
         )
     out = Path(given.out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,10 @@ class IndexStore(Protocol):
     def match(self, chain: Chain) -> Match:
         """Longest run from the first block per (node, tier); changes nothing."""
 
+    def seen(self, chain: Chain) -> None:
+        """A prompt was asked for. What its chain tells beyond hashes may be remembered; no `match` changes."""
+        return
+
     def rows(self, node: int) -> tuple[tuple[int, bytes, bytes | None, int], ...]:
         """(tier, hash, parent, copies) of a node, sorted: for snapshots and comparisons."""
 
@@ -50,8 +54,13 @@ class IndexStore(Protocol):
         """Distinct (hash, node, tier) entries."""
 
 
+Reads = Literal["blocks", "segments", "sentences", "tokens"]
+
+
 class Index(Protocol):
-    """How the router remembers who holds what."""
+    """How the router remembers who holds what. `reads` is what a chain must tell it of the prompt beside its blocks."""
+
+    reads: ClassVar[Reads] = "blocks"
 
     def new_store(self, node_count: int) -> IndexStore: ...
 

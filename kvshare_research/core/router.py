@@ -119,6 +119,7 @@ class Router:
             reason = "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
             return self._rejected(event, reason, now_us)
         decision, service_us = self._plan(event, now_us)
+        self.replica.store.seen(event.chain)
         return self._dispatched(event, decision, service_us, now_us, received_us=now_us)
 
     def _dispatched(

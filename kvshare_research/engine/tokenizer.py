@@ -57,6 +57,13 @@ class HuggingFaceTokenizer(Tokenizer):
         return text
 
 
+def sentence_enders(tokenizer: Tokenizer) -> TokenArray:
+    """The tokens whose text ends in a stop, a question or exclamation mark, or a line break."""
+    ids = range(tokenizer.vocabulary_count)
+    ends = [i for i in ids if tokenizer.decode([i]).rstrip(" \t\"')").endswith((".", "?", "!", "\n"))]
+    return np.array(ends, np.uint32)
+
+
 def _open(source: str) -> Any:
     path = Path(source) / "tokenizer.json"
     if path.is_file():

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.nouns import HASH_BYTES, MARK_BYTES, Chain, Segment
+from kvshare_research.core.nouns import HASH_BYTES, MARK_BYTES, TOKEN_NAME_BYTES, Chain, Segment
 from kvshare_research.core.rights import GROUP, PUBLIC, SESSION, TENANT, USER, Scope, tightens
 from kvshare_research.index.hashing import ROOT_PARENT, chain_hashes
 
+from .detail import Detail
 from .keys import KeyRing
 
 _VERSION = b"kvshare-namespace-v1"
@@ -94,6 +95,9 @@ def scope_path(scope: Scope, directory: Directory) -> tuple[str, ...]:
     return ("session", str(scope.party)) if scope.level == SESSION else ("sealed",)
 
 
+BLOCKS = Detail()
+
+
 def block_scopes(
     token_counts: Sequence[int], scope_ids: Sequence[int], block_tokens: int
 ) -> tuple[tuple[int, int], ...]:
@@ -124,6 +128,7 @@ def chain(
     directory: Directory,
     ring: KeyRing,
     space: ModelSpace,
+    detail: Detail = BLOCKS,
 ) -> Chain:
     """The block hashes of a prompt whose `segments` have the effective `scope_ids`; full blocks only.
 
@@ -144,7 +149,32 @@ def chain(
         _digests(tokens, ends, _MARK, directory, ring, space),
     )
     marks = np.frombuffer(digests, np.uint8).reshape(-1, HASH_BYTES)[:, :MARK_BYTES].tobytes()
-    return Chain(hashes=hashes, scope_ends=ends, block_tokens=space.block_tokens, marks=marks)
+    token_names = b""
+    if detail.reads == "tokens" and scope_ids:
+        tail = (scope_ids[-1], -(-len(tokens) // space.block_tokens))  # which is no block but has tokens
+        token_names = _token_names(tokens, hashes, (*ends, tail), directory, ring, space)
+    unit_ends = detail.unit_ends(tokens, counts, space.block_tokens)
+    return Chain(
+        hashes=hashes, scope_ends=ends, block_tokens=space.block_tokens, marks=marks, unit_ends=unit_ends,
+        token_names=token_names,
+    )  # fmt: skip
+
+
+def _token_names(
+    tokens: NDArray[np.uint32], hashes: bytes, ends: Sequence[tuple[int, int]], directory: Directory, ring: KeyRing,
+    space: ModelSpace,
+) -> bytes:  # fmt: skip
+    """`Chain.token_names`: each chained from the block before its own, under that block's key."""
+    names, first = [], 0
+    for scope_id, end in ends:
+        namespace = Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
+        key = ring.key(namespace.encode())
+        for i in range(first, end):
+            parent = hashes[(i - 1) * HASH_BYTES : i * HASH_BYTES] if i else ROOT_PARENT
+            block = tokens[i * space.block_tokens : (i + 1) * space.block_tokens]
+            names.append(chain_hashes(key, parent, block, 1))
+        first = end
+    return np.frombuffer(b"".join(names), np.uint8).reshape(-1, HASH_BYTES)[:, :TOKEN_NAME_BYTES].tobytes()
 
 
 def _digests(

@@ -1,32 +1,32 @@
-"""The coarse index: what `inner` knows, told in whole stretches of one scope, as a template-level cache would."""
+"""The coarse index: what `inner` knows, told in whole segments of a prompt, as a template-level cache would."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from kvshare_research.core.nouns import Chain, Match, Run
-from kvshare_research.core.ports import Index, IndexStore
+from kvshare_research.core.ports import Index, IndexStore, Reads
+
+from .units import floored
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentIndex(Index):
-    """The runs of `inner`, floored to the ends of the prompt's scope stretches: these count whole or not."""
+    """The runs of `inner`, cut back to ends of segments (system prompt, examples, documents), which count whole."""
+
+    reads: ClassVar[Reads] = "segments"
 
     inner: Index
 
-    def new_store(self, node_count: int) -> SegmentStore:
-        return SegmentStore(self.inner.new_store(node_count))
-
-    def floor(self, chain: Chain, block_count: int) -> int:
-        """The longest run of whole stretches within so many blocks."""
-        return max((end for _, end in chain.scope_ends if end <= block_count), default=0)
+    def new_store(self, node_count: int) -> UnitStore:
+        return UnitStore(self.inner.new_store(node_count))
 
 
 @final
-class SegmentStore(IndexStore):
+class UnitStore(IndexStore):
     """Holds what the inner store holds; only its answers are coarser."""
 
     def __init__(self, inner: IndexStore) -> None:
@@ -45,14 +45,9 @@ class SegmentStore(IndexStore):
         self.inner.clear(node, tier)
 
     def match(self, chain: Chain) -> Match:
-        """The inner answer, each run cut back to the last whole stretch; runs cut to nothing are left out."""
-        ends = [end for _, end in chain.scope_ends]
-        runs = []
-        for run in self.inner.match(chain).runs:
-            whole = max((end for end in ends if end <= run.block_count), default=0)
-            if whole:
-                runs.append(Run(run.node, run.tier, whole))
-        return Match(runs=tuple(runs))
+        """The inner answer, each run cut back to the last whole unit; runs cut to nothing are left out."""
+        cut = ((run, floored(chain, run.block_count)) for run in self.inner.match(chain).runs)
+        return Match(runs=tuple(Run(run.node, run.tier, whole) for run, whole in cut if whole))
 
     def rows(self, node: int) -> tuple[tuple[int, bytes, bytes | None, int], ...]:
         """As the inner store."""

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvshare_research.core.nouns import Chain
+
 from .hashing import DIGEST_BYTES, ROOT_PARENT
 
 Tokens = NDArray[np.uint32]
+
+
+def floored(chain: Chain, block_count: int) -> int:
+    """The longest run of whole units within so many blocks; a chain that tells no units has its runs of one scope."""
+    ends = chain.unit_ends or tuple(end for _, end in chain.scope_ends)
+    at = bisect_right(ends, block_count)
+    return ends[at - 1] if at else 0
 
 
 def block_ends(token_count: int, unit_tokens: int) -> list[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,14 @@ from numpy.typing import NDArray
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.nouns import HASH_BYTES, Chain, Request, Segment
 from kvshare_research.core.ports import Tenancy
+from kvshare_research.engine.tokenizer import sentence_enders
+from kvshare_research.guard.detail import Detail
 from kvshare_research.guard.disclosing import Offer, offer, widened
 from kvshare_research.guard.keys import KeyRing
-from kvshare_research.guard.namespace import ModelSpace, chain
+from kvshare_research.guard.namespace import BLOCKS, ModelSpace, chain
 from kvshare_research.workload.base import PromptItem
+
+from .assembly import component
 
 PUBLIC_SCOPE = 0
 
@@ -37,7 +42,7 @@ class Prompt:
 class Hasher:
     """What turns tokens into chains: the tenancy, the directory it runs on, the keys and the model.
 
-    With `discloses` a prompt also says what of it could be shared more widely.
+    With `discloses` a prompt also says what of it could be shared more widely; `detail` is what the index reads of it.
     """
 
     tenancy: Tenancy
@@ -45,6 +50,7 @@ class Hasher:
     ring: KeyRing
     space: ModelSpace
     discloses: bool = False
+    detail: Detail = BLOCKS
 
     def prompt(
         self, request: Request, tokens: NDArray[np.uint32], *, warmup: bool, released: frozenset[bytes] = frozenset()
@@ -74,7 +80,9 @@ class Hasher:
         if offered is not None and (blocks := offered.released_blocks(released)):
             count = blocks * self.space.block_tokens
             segments, scope_ids = widened(segments, scope_ids, offered.wider_id, count, self.directory)
-        hashed = chain(tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space)
+        hashed = chain(
+            tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space, detail=self.detail
+        )
         return replace(request, segments=segments), hashed, offered
 
     def _offer(
@@ -89,6 +97,14 @@ class Hasher:
         whole = (Segment(scope_id=PUBLIC_SCOPE, token_count=len(tokens)),)
         public = chain(tokens, whole, (PUBLIC_SCOPE,), directory=self.directory, ring=self.ring, space=self.space)
         return tuple(public.hashes[i : i + HASH_BYTES] for i in range(0, len(public.hashes), HASH_BYTES))
+
+
+def detail_of(config: Mapping[str, Any], open_tokenizer: Callable[[], Any]) -> Detail:
+    """What the configured index reads of a prompt; of a trace, which has ids for text, only segments are known."""
+    reads = component(config, "index").reads
+    if reads == "sentences" and not getattr(component(config, "workload"), "timed", False):
+        return Detail(reads=reads, enders=sentence_enders(open_tokenizer()))
+    return Detail(reads=reads)
 
 
 def prompts(items: Sequence[PromptItem], hasher: Hasher, *, case_number: int, warmup_requests: int) -> list[Prompt]:

@@ -27,7 +27,7 @@ from .calibrate import applied, calibrated, link_samples
 from .disclosing import on_cluster
 from .plan import IDLE, Case, cases
 from .probe import play_probes
-from .prompts import Hasher, Prompt, arrivals, prompts
+from .prompts import Hasher, Prompt, arrivals, detail_of, prompts
 from .settings import canonical, case_config, choice, name_of, names
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
@@ -185,6 +185,7 @@ class Session:
             ring=KeyRing(root),
             space=space,
             discloses=not isinstance(component(config, "disclosure"), NeverDisclosure),
+            detail=detail_of(config, lambda: self.tokenizer),
         )
 
     def prompts(self, case: Case, config: Mapping[str, Any], count: int) -> list[Prompt]:

@@ -31,7 +31,7 @@ from . import counting
 from .assembly import StudyAssembly, component, parties, priced
 from .disclosing import Discloser, in_simulator
 from .plan import IDLE, Case, cases
-from .prompts import Hasher
+from .prompts import Hasher, detail_of
 from .settings import case_config, choice, name_of, names
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
@@ -104,6 +104,7 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
     hasher = Hasher(
         tenancy=component(plain, "tenancy"), directory=directory, ring=ring, space=space,
         discloses=not isinstance(component(plain, "disclosure"), NeverDisclosure),
+        detail=detail_of(plain, run.parts["engine"].open_tokenizer),
     )  # fmt: skip
     return Fleet(simulator=simulator, hasher=hasher, discloser=in_simulator(plain, simulator, hasher, run.values.seed))
 

@@ -69,7 +69,11 @@ def test_watchers_of_our_ranks_end_with_exactly_what_they_hold(tmp_path: Path) -
     addresses = {key: tuple(of_node(at, n) for n in range(NODES)) for key, at in base.items()}
     told = [f"observe.{key}=[{','.join(at)}]" for key, at in addresses.items()]
     watching = Command(
-        "kvshare_research.observe", *told, "index=reference", "observe.stop_after_s=600", f"observe.out={tmp_path}/out.json"
+        "kvshare_research.observe",
+        *told,
+        "index=reference",
+        "observe.stop_after_s=600",
+        f"observe.out={tmp_path}/out.json",
     )
     given = Observe(**addresses, nodes_max=4, block_bytes=1000, prefill_us_per_token=250, rtt_us=100, rate_mbit=1000)
     watcher = Watcher(given, ReferenceIndex(), seed=0)
