@@ -5,23 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.table import show
-
-TOLERANCE = 0.005  # published default; a score is -p95 TTFT in seconds, so larger is better
-
-
-def accepts_published(score: float, best: float) -> bool:
-    """GORGO v3's rule: score > best * (1 + tolerance)."""
-    return score > best * (1 + TOLERANCE)
-
-
-def accepts_repaired(score: float, best: float) -> bool:
-    """Better by more than the tolerance of its size, whatever the sign."""
-    return score > best + TOLERANCE * abs(best)
+from kvshare_research.tune.search import TOLERANCE, accepts_published, accepts_repaired
 
 
 def run() -> dict[str, float]:
     """The step of their own trace (-1.548 after -1.547), and how far a run of such steps could drift."""
-    best = drifted = 0.0
     best = drifted = -1.547
     for _ in range(100):
         worse = drifted * (1 + 0.99 * TOLERANCE)

@@ -73,7 +73,7 @@ class Setting:
             prefill_ms=tuple(c / PS_PER_MS for c in simulator.engine.prefill),
             chunk_tokens=driver.chunk_tokens,
             pool_tokens=driver.pool_tokens,
-            block_tokens=fleet.space.block_tokens,
+            block_tokens=fleet.hasher.space.block_tokens,
             decode_step_ms=driver.decode_step_ps / PS_PER_MS,
             decode_ms_per_request=driver.decode_ps_per_request / PS_PER_MS,
             decode_ms_per_token=driver.decode_ps_per_token / PS_PER_MS,
@@ -105,7 +105,7 @@ def _arrivals(run: Run, config: Mapping[str, Any], fleet: Fleet) -> Any:
     nothing: Any = None  # a trace names its content
     given = WorkloadInput(
         tokenizer=nothing, directory=base, catalogue=catalogue, seed=run.values.seed,
-        block_tokens=fleet.space.block_tokens, node_count=node_count_of(run), pool_blocks=capacity * node_count_of(run),
+        block_tokens=fleet.hasher.space.block_tokens, node_count=node_count_of(run), pool_blocks=capacity * node_count_of(run),
     )  # fmt: skip
     for index, item in enumerate(workload.stream(given)):
         yield fleet.arrival(item, index, item.request.arrival_us)
