@@ -185,20 +185,19 @@ class Ledger:
         """
         evicted: list[Evicted] = []
         free = self._admit_free(scope_id, count)
-        taken = [self._occupy(scope_id, now_us) for _ in range(free)]
+        taken = self._occupy(scope_id, free, now_us)
         if evict and len(taken) < count and self.retention.ages:
             self._victims.score_again(self._blocks, now_us)
         while evict and len(taken) < count:
             got = self._replace(scope_id, count, len(taken), now_us, evicted)
             if not got:
                 break
-            taken.extend(self._occupy(scope_id, now_us) for _ in range(got))
+            taken += self._occupy(scope_id, got, now_us)
         if len(taken) == count and self._pin_new(scope_id, count):
             for block in taken:
                 block.pins = 1
             return tuple(taken), tuple(evicted)
-        for block in taken:
-            self._vacate(block)
+        self._vacate(taken)
         return None, tuple(evicted)
 
     @property
@@ -294,9 +293,8 @@ class Ledger:
         if block.parent is not None and block.parent not in self._slot_of:
             return ORPHAN_SCORE
         view = BlockView(
-            slot=block.slot, scope_id=block.scope_id, depth=block.depth, stored_us=block.stored_us,
-            used_us=block.used_us, use_count=block.use_count, recompute_us=self._recompute_us,
-        )  # fmt: skip
+            block.slot, block.scope_id, block.depth, block.stored_us, block.used_us, block.use_count, self._recompute_us
+        )
         try:
             score = self.retention.score(view, now_us)
         except Exception:  # noqa: BLE001 -- a broken policy must never stop eviction
@@ -307,19 +305,25 @@ class Ledger:
         return score
 
     # ------------------------------------------------------------------ slots
-    def _occupy(self, scope_id: int, now_us: int) -> Block:
-        slot = heapq.heappop(self._free)
-        self._generation[slot] += 1
-        block = Block(slot=slot, scope_id=scope_id, generation=self._generation[slot], stored_us=now_us, used_us=now_us)
-        self._blocks[slot] = block
-        return block
+    def _occupy(self, scope_id: int, count: int, now_us: int) -> list[Block]:
+        free, generation, blocks = self._free, self._generation, self._blocks
+        taken = []
+        for _ in range(count):
+            slot = heapq.heappop(free)
+            generation[slot] += 1
+            blocks[slot] = block = Block(slot, scope_id, generation[slot], stored_us=now_us, used_us=now_us)
+            taken.append(block)
+        return taken
 
-    def _vacate(self, block: Block) -> None:
-        """The unpinned block is gone and its slot is free; its next owner has another generation."""
-        step = rules.release(self.node, self.account(block.scope_id), 1)
-        assert step.ok
-        self.node, self.accounts[block.scope_id] = step.node, step.account
-        self._unlink(block)
+    def _vacate(self, blocks: Sequence[Block]) -> None:
+        """The unpinned blocks are gone and their slots are free; the next owners have another generation."""
+        for _, run in runs(blocks):
+            scope_id = run[0].scope_id
+            step = rules.release(self.node, self.account(scope_id), len(run))
+            assert step.ok
+            self.node, self.accounts[scope_id] = step.node, step.account
+            for block in run:
+                self._unlink(block)
 
     def _unlink(self, block: Block) -> None:
         del self._blocks[block.slot]
@@ -334,7 +338,7 @@ class Ledger:
         assert victim.pins == 0
         self.evicted_blocks += 1
         self._unlink(victim)
-        return Evicted(slot=victim.slot, scope_id=victim.scope_id, block_hash=victim.block_hash)
+        return Evicted(victim.slot, victim.scope_id, victim.block_hash)
 
     def name(
         self, block: Block, block_hash: bytes, parent: bytes | None, depth: int, origin: int, now_us: int,
@@ -355,9 +359,7 @@ class Ledger:
 
     def drop_all(self, blocks: Sequence[Block]) -> None:
         """One pin of each ends, as with `drop`."""
-        for block in self._unpin_all(blocks):
-            if block.block_hash is None:
-                self._vacate(block)
+        self._vacate([block for block in self._unpin_all(blocks) if block.block_hash is None])
 
     def purge(self, scope_ids: frozenset[int]) -> tuple[Evicted, ...]:
         """Every unpinned named block of these scopes is gone (tenant removed, scope demoted)."""
@@ -375,8 +377,8 @@ class Ledger:
         out = []
         for block in blocks:
             assert block.block_hash is not None
-            out.append(Evicted(slot=block.slot, scope_id=block.scope_id, block_hash=block.block_hash))
-            self._vacate(block)
+            out.append(Evicted(block.slot, block.scope_id, block.block_hash))
+        self._vacate(blocks)
         return tuple(out)
 
     def check(self) -> None:

@@ -63,7 +63,10 @@ class Request:
 
     @property
     def token_count(self) -> int:
-        return sum(s.token_count for s in self.segments)
+        total = 0
+        for segment in self.segments:  # twice as fast as `sum` of a generator, and asked for at every step
+            total += segment.token_count
+        return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,8 @@ class Chain:
         return self.hashes[block_index * HASH_BYTES : (block_index + 1) * HASH_BYTES]
 
     def block_hashes(self, start: int, end: int) -> tuple[bytes, ...]:
-        return tuple(self.block_hash(i) for i in range(start, end))
+        hashes = self.hashes
+        return tuple([hashes[i : i + HASH_BYTES] for i in range(start * HASH_BYTES, end * HASH_BYTES, HASH_BYTES)])
 
     def mark(self, block_index: int) -> bytes:
         return mark_at(self.marks, block_index)

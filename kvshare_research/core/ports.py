@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,8 +118,7 @@ class Selector(Protocol):
         """The row to follow. Equal tables give equal answers; the order of rows does not matter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockView:
+class BlockView(NamedTuple):
     """What a retention policy may know of a resident block. Times in us of the node's clock."""
 
     slot: int
@@ -156,7 +155,12 @@ class QueuedRequest:
 
 
 class Schedule(Protocol):
-    """Which waiting request runs next."""
+    """Which waiting request runs next.
+
+    `by_arrival` True promises: always the one that came first, ties by request id. Then nobody looks at all of them.
+    """
+
+    by_arrival: ClassVar[bool] = False
 
     def next(self, queue: Sequence[QueuedRequest], served_tokens: dict[int, int], now_us: int) -> int:
         """Position in `queue` of the request to run next. `served_tokens` counts service by tenant."""

@@ -25,15 +25,17 @@ class Publishing:
         effects: list[m.WorkerEffect] = []
         run: list[bytes] = []
         end = min(end, chain.block_count)
-        for i in range(start, end):
-            parent = chain.block_hash(i - 1) if i else None
-            origin = blocks[i].origin
-            named = self._ledger.name(blocks[i], chain.block_hash(i), parent, i, origin, now_us, chain.mark(i))
-            if run and (not named or chain.scope_at(i) != chain.scope_at(i - 1)):
+        hashes = chain.block_hashes(start, end)
+        parent = chain.block_hash(start - 1) if start else None
+        cuts = {first for _, first in chain.scope_ends}  # where another scope begins
+        for i, block_hash in enumerate(hashes, start):
+            named = self._ledger.name(blocks[i], block_hash, parent, i, blocks[i].origin, now_us, chain.mark(i))
+            if run and (not named or i in cuts):
                 effects.append(self._run(chain, i - len(run), run))
                 run = []
             if named:
-                run.append(chain.block_hash(i))
+                run.append(block_hash)
+            parent = block_hash
         if run:
             effects.append(self._run(chain, end - len(run), run))
         return effects

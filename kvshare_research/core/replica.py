@@ -33,6 +33,7 @@ class View:
     heard_us: int | None = None
     asked_us: int | None = None  # the last unanswered request for repair
     guesses: dict[Spot, int] = field(default_factory=dict)  # blocks expected after routing, and until when
+    guessed_us: int = 0  # none of them ends before this
 
     @property
     def behind(self) -> bool:
@@ -113,29 +114,35 @@ class Replica:
 
         A guess is one more copy in the store, so confirming or dropping it never touches what the node said itself.
         """
-        guesses = self.views[node].guesses
+        view = self.views[node]
+        guesses = view.guesses
+        view.guessed_us = min(view.guessed_us, until_us) if guesses else until_us
         run: list[bytes] = []  # new ones that follow each other
         for block in hashes:
-            if (tier, block) not in guesses:
+            known_us = guesses.get((tier, block))
+            guesses[tier, block] = until_us if known_us is None else max(until_us, known_us)
+            if known_us is None:
                 run.append(block)
             elif run:
                 self.store.store(node, tier, parent, run)
                 parent, run = block, []
             else:
                 parent = block
-            guesses[tier, block] = max(until_us, guesses.get((tier, block), 0))
         if run:
             self.store.store(node, tier, parent, run)
 
     def expire(self, now_us: int) -> None:
         """Guesses that nobody confirmed in time are gone."""
         for node, view in enumerate(self.views):
+            if not view.guesses or now_us < view.guessed_us:
+                continue
             late: dict[int, list[bytes]] = {}
             for (tier, block), until_us in view.guesses.items():
                 if until_us <= now_us:
                     late.setdefault(tier, []).append(block)
             for tier, blocks in late.items():
                 self.counters["guess_expired"] += self._drop_guesses(node, view, tier, blocks)
+            view.guessed_us = min(view.guesses.values(), default=0)
 
     def rows(self, node: int) -> Rows:
         """(tier, hash, parent, copies) that the node itself announced, sorted."""
@@ -173,7 +180,7 @@ class Replica:
         if old.incarnation:
             self.store.clear(node, None)
         else:
-            view.guesses = old.guesses
+            view.guesses, view.guessed_us = old.guesses, old.guessed_us
         return view
 
     def _hold(self, view: View, message: PoolMessage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from . import messages as m
@@ -18,6 +18,9 @@ class State(IntEnum):
     MISSING = 0
     PENDING = 1
     PRESENT = 2
+
+
+_MISSING, _PRESENT = State.MISSING, State.PRESENT  # at hand: they are compared at every step
 
 
 def blocks_for(token_count: int, block_tokens: int) -> int:
@@ -73,6 +76,7 @@ class Running:
     fetched: set[int] = field(default_factory=set)
     resident: set[int] = field(default_factory=set)
     collided: set[int] = field(default_factory=set)  # blocks whose hash was found on other tokens
+    present: int = 0  # at least so many first blocks are PRESENT, and stay so
     computing: tuple[int, int] | None = None  # tokens
     ready_since_us: int | None = None
     fetch_since_us: int | None = None
@@ -93,11 +97,14 @@ class Running:
         """Tokens [start, end) to compute next; None while something before them is on its way, or nothing is left."""
         if self.first_token_us is not None:
             return None
-        start = next((i for i, s in enumerate(self.states) if s != State.PRESENT), None)
-        if start is None or self.states[start] == State.PENDING:
+        states, start = self.states, self.present
+        while start < len(states) and states[start] == _PRESENT:
+            start += 1
+        self.present = start
+        if start == len(states) or states[start] != _MISSING:
             return None
         end = start
-        while end < len(self.states) and self.states[end] == State.MISSING:
+        while end < len(states) and states[end] == _MISSING:
             end += 1
         return start * block_tokens, min(end * block_tokens, self.event.request.token_count)
 
@@ -106,22 +113,27 @@ class Running:
     ) -> Outcome:
         """The worker's account of the request; the router adds its own times."""
         request = self.event.request
-        base = Outcome(
-            request_id=request.request_id, tenant_id=request.tenant_id, application=request.application,
-            status=Status.FAILED, reason=failure or "", action=self.event.plan.action,
-            executor=node, ingress=request.ingress, prompt_tokens=request.token_count,
-        )  # fmt: skip
         if failure:
-            return base
+            return Outcome(
+                request_id=request.request_id, tenant_id=request.tenant_id, application=request.application,
+                status=Status.FAILED, reason=failure, action=self.event.plan.action,
+                executor=node, ingress=request.ingress, prompt_tokens=request.token_count,
+            )  # fmt: skip
         assert self.first_token_us is not None
         reused = self.resident | self.fetched
         own = sum(self.blocks[i].origin == request.tenant_id for i in reused)
         ttft_us = self.first_token_us - self.dispatched_us
         resident_tokens = len(self.resident) * block_tokens
         at_home = node == request.ingress
-        return replace(
-            base,
+        return Outcome(
+            request_id=request.request_id,
+            tenant_id=request.tenant_id,
+            application=request.application,
             status=Status.DONE,
+            action=self.event.plan.action,
+            executor=node,
+            ingress=request.ingress,
+            prompt_tokens=request.token_count,
             ttft_us=ttft_us,
             queue_us=self.queue_us,
             fetch_us=self.fetch_us,

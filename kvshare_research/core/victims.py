@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 Rank = tuple[bool, float, int]  # (is inside a chain of its account, retention score, slot): the least goes first
 _SLACK = 64  # outdated entries that a heap may hold before it is rebuilt
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Block:
     """One used slot."""
 
@@ -30,8 +30,7 @@ class Block:
     kept: bool = False  # of a released prefix: it does not age
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evicted:
+class Evicted(NamedTuple):
     """A named block that left: its slot is free, its hash must be unpublished."""
 
     slot: int
@@ -160,8 +159,11 @@ class Victims:
 
 def runs(blocks: Sequence[Block]) -> Iterator[tuple[int, Sequence[Block]]]:
     """Neighbours of one account together, each run with the position of its first."""
-    start = 0
-    for i in range(1, len(blocks) + 1):
-        if i == len(blocks) or blocks[i].scope_id != blocks[start].scope_id:
-            yield start, blocks[start:i]
-            start = i
+    start, scope_id = 0, None
+    for i, block in enumerate(blocks):
+        if block.scope_id != scope_id:
+            if i:
+                yield start, blocks[start:i]
+            start, scope_id = i, block.scope_id
+    if blocks:
+        yield start, blocks[start:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ class Waiting:
         self._queue: list[QueuedRequest] = []  # what the schedule sees of them, in the same order
         self._classes: dict[int, int] = {}  # class of the account that each scope's requests are queued under
         self._served_tokens: dict[int, int] = {}
+        self._tenants: Counter[int] = Counter()  # how many requests of each tenant wait
 
     def __len__(self) -> int:
         return len(self._events)
@@ -27,7 +29,7 @@ class Waiting:
         """The request waits. A tenant that was idle starts at the least counter of those who wait or run: idling earns
         no credit (VTC)."""
         request = event.request
-        active = {row.tenant_id for row in self._queue} | set(running_tenants)
+        active = self._tenants.keys() | set(running_tenants)
         if active and request.tenant_id not in active:
             least = min(self._served_tokens.get(other, 0) for other in active)
             self._served_tokens[request.tenant_id] = max(self._served_tokens.get(request.tenant_id, 0), least)
@@ -41,15 +43,26 @@ class Waiting:
         )
         self._events.append(event)
         self._queue.append(row)
+        self._tenants[request.tenant_id] += 1
 
     def next(self, priority_of: Callable[[int], int], now_us: int) -> tuple[int, m.Dispatched, int]:
         """(position, request, since when it waits) of the one that the schedule names."""
         for scope_id, known in tuple(self._classes.items()):
             if priority_of(scope_id) != known:
                 self._reclassify(scope_id, priority_of(scope_id))
-        position = self._schedule.next(self._queue, self._served_tokens, now_us)
+        by_arrival = self._schedule.by_arrival
+        position = self._first() if by_arrival else self._schedule.next(self._queue, self._served_tokens, now_us)
         assert 0 <= position < len(self._queue), f"schedule chose {position} of {len(self._queue)} waiting requests"
         return position, self._events[position], self._queue[position].arrival_us
+
+    def _first(self) -> int:
+        """The one that came first, of several at once the one with the least id: requests are added as they come."""
+        queue, found = self._queue, 0
+        for i in range(1, len(queue)):
+            if queue[i].arrival_us != queue[0].arrival_us:
+                break
+            found = i if queue[i].request_id < queue[found].request_id else found
+        return found
 
     def _reclassify(self, scope_id: int, priority: int) -> None:
         """Requests charged last to this scope have the class that its account has now."""
@@ -65,7 +78,10 @@ class Waiting:
 
     def remove(self, position: int) -> m.Dispatched:
         """That request waits no longer."""
-        del self._queue[position]
+        tenant_id = self._queue.pop(position).tenant_id
+        self._tenants[tenant_id] -= 1
+        if not self._tenants[tenant_id]:
+            del self._tenants[tenant_id]
         return self._events.pop(position)
 
     def serve(self, tenant_id: int, token_count: int) -> None:

@@ -172,8 +172,8 @@ class Worker:
         """The first of `block_count` blocks of the chain that are here and readable."""
         found: list[Block] = []
         allowed: dict[int, bool] = {}
-        for i in range(block_count):
-            block = self.ledger.find(chain.block_hash(i), now_us, chain.mark(i))
+        for i, block_hash in enumerate(chain.block_hashes(0, block_count)):
+            block = self.ledger.find(block_hash, now_us, chain.mark(i))
             if block is None:
                 break
             if block.scope_id not in allowed:

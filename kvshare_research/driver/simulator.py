@@ -6,6 +6,7 @@ order of scheduling. Nothing here decides anything about requests: that is the m
 
 from __future__ import annotations
 
+import gc
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -111,10 +112,16 @@ class Simulator:
     def run(self, until_us: int | None = None) -> list[Outcome]:
         """All that is scheduled (up to a time) has happened; returns the outcomes so far."""
         heap, pop = self._heap, heapq.heappop
-        while heap and (until_us is None or heap[0][0] <= until_us):
-            self.now_us, _, act, args = pop(heap)
-            self.events += 1
-            act(*args, self.now_us)
+        collecting = gc.isenabled()
+        gc.disable()  # a fleet is millions of living objects in no cycle: looking through them is a sixth of the time
+        try:
+            while heap and (until_us is None or heap[0][0] <= until_us):
+                self.now_us, _, act, args = pop(heap)
+                self.events += 1
+                act(*args, self.now_us)
+        finally:
+            if collecting:
+                gc.enable()
         return self.outcomes
 
     # ------------------------------------------------------------------ plumbing

@@ -8,6 +8,7 @@ takes every step (`step_by_step`).
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,7 +43,6 @@ class _Prefill:
 @dataclass(slots=True)
 class _Decode:
     request_id: int
-    left_tokens: int
     token_count: int
     context_tokens: int  # at its first step
     since_us: int
@@ -65,7 +65,9 @@ class ModelledEngine:
     model: EngineModel
     step_by_step: bool = False
     _prefill: _Prefill | None = None
-    _decoding: dict[int, _Decode] = field(default_factory=dict)
+    _decoding: list[tuple[int, int, _Decode]] = field(default_factory=list)  # a heap of (last step, order of joining)
+    _joined: int = 0
+    _taken: int = 0  # steps of decoding since the beginning
     _context_tokens: int = 0
     _coming: list[tuple[bool, _Prefill | _Decode]] = field(default_factory=list)  # whether it came between iterations
     _from_us: int = 0  # start of the present composition of the batch
@@ -84,7 +86,7 @@ class ModelledEngine:
 
     def decode(self, request_id: int, context_tokens: int, token_count: int, now_us: int) -> None:
         """The request joins the batch at the next iteration, for so many tokens."""
-        work = _Decode(request_id, token_count, token_count, context_tokens, now_us)
+        work = _Decode(request_id, token_count, context_tokens, now_us)
         self._coming.append((not self.running, work))
 
     def begin(self, now_us: int) -> int | None:
@@ -97,7 +99,7 @@ class ModelledEngine:
         if self._prefill is not None:
             self._steps, self._ends_us = 1, self._from_us + up_to_us(self._past_ps + self._chunk_ps())
         else:
-            self._steps = 1 if self.step_by_step else min(d.left_tokens for d in self._decoding.values())
+            self._steps = 1 if self.step_by_step else self._decoding[0][0] - self._taken
             self._ends_us = self._ends_at_us(self._steps)
         return self._ends_us
 
@@ -154,21 +156,20 @@ class ModelledEngine:
                 assert self._prefill is None, f"{work.request_id} is prefilled beside {self._prefill}"
                 self._prefill = work
             else:
-                self._decoding[work.request_id] = work
+                self._joined += 1
+                heapq.heappush(self._decoding, (self._taken + work.token_count, self._joined, work))
                 self._context_tokens += work.context_tokens
         return bool(ready)
 
     def _decoded(self, steps: int, now_us: int) -> list[Ended]:
         self._context_tokens += steps * len(self._decoding)
-        done = []
-        for row in self._decoding.values():
-            row.left_tokens -= steps
-            if row.left_tokens == 0:
-                done.append(row)
-        for row in done:
-            del self._decoding[row.request_id]
+        self._taken += steps
+        ended = []
+        while self._decoding and self._decoding[0][0] <= self._taken:
+            row = heapq.heappop(self._decoding)[2]
             self._context_tokens -= row.context_tokens + row.token_count
-        return [Ended(row.request_id, False, False, row.token_count, now_us - row.since_us) for row in done]
+            ended.append(Ended(row.request_id, False, False, row.token_count, now_us - row.since_us))
+        return ended
 
     def _chunk_end(self) -> int:
         assert self._prefill is not None
