@@ -215,6 +215,7 @@ class Simulator:
         elif isinstance(effect, m.SendBlocks):
             self._start_transfer(node, effect, now_us)
         elif isinstance(effect, m.RefuseFetch):
+            self.counters[f"fetches failed: {effect.reason}"] += 1
             failed = m.FetchFailed(fetch_id=effect.fetch_id, reason=effect.reason)
             self._asked_us.pop((effect.asker, effect.fetch_id), None)
             self._send(effect.asker, self._one_way_us(node, effect.asker), failed, now_us)

@@ -289,6 +289,8 @@ class WorkerLoop:
         if self._worker is None:
             self._counters["stale_messages"] += 1
             return
+        if isinstance(event, m.FetchFailed):
+            self._counters[f"fetches failed: {event.reason}"] += 1
         now_us = self._clock.now_us()
         effects = self._worker.handle(event, now_us)
         if self._log is not None:

@@ -250,6 +250,7 @@ def test_a_stale_index_costs_time_and_nothing_else() -> None:
 
     assert outcome.computed_tokens == outcome.prompt_tokens
     assert dict(outcome.missed)[MissReason.STALE] == 8 * BLOCK_TOKENS
+    assert sim.counters["fetches failed: not available"] == 1
 
 
 def test_a_fetch_past_its_deadline_is_computed_instead() -> None:

@@ -18,6 +18,7 @@ from kvshare_research.launch import World
 from .kit import TestAssembly, directory, prompt
 
 ENGINE = {"engine": {"pool_bytes": 4 << 20}}
+BLOCK_BYTES = 2 * 2 * 2 * 8 * 16 * 4  # layers, K and V, heads, dim, tokens, fp32
 TOKENS = 16 * 12 + 5  # 12 full blocks and a tail
 
 
@@ -74,6 +75,30 @@ def _cases(cluster: Cluster, folder: Path) -> None:
 
 def vars_of(chain: Any) -> dict[str, bytes]:
     return {"hashes": chain.hashes, "marks": chain.marks}
+
+
+def _stale(cluster: Cluster, folder: Path) -> None:
+    """Blocks leave a small pool, and what the router should hear of it is lost; then the index mends itself."""
+    cluster.load({"engine": {"pool_bytes": 20 * BLOCK_BYTES}})
+    evicting = [
+        prompt(s, TOKENS, request_id=i, executor=n) for i, (s, n) in enumerate([(1, 0), (2, 0), (1, 1), (2, 1), (1, 0)])
+    ]
+    cluster.reset({"lose": "removals"}, record=True)
+    _write(folder, "evicted", cluster.play_idle(evicting))
+    mixed = [prompt(i % 5, TOKENS, request_id=i, executor=(i * 7 // 3) % 2) for i in range(16)]
+    cluster.reset({"lose": "every other"}, record=True)
+    _write(folder, "lossy", cluster.play_idle(mixed))
+    assert cluster.router is not None
+    views = cluster.router.replica.views
+    heard = [view.heard_us or 0 for view in views]
+
+    def mended() -> bool:
+        """A heartbeat that was sent after the last entry has come from each, and nothing is missing."""
+        return all((v.heard_us or 0) > at + 400_000 and not v.behind for v, at in zip(views, heard, strict=True))
+
+    cluster.wait_until(mended, "hear what was lost")
+    rows = [[row[1].hex() for row in cluster.router.replica.rows(n)] for n in range(cluster.node_count)]
+    (folder / "rows.json").write_bytes(msgspec.json.encode([rows, dict(cluster.router.replica.counters)]))
 
 
 def _directory_changed(changed: Any) -> Any:
@@ -133,7 +158,7 @@ def _finalize_then_linger(rank: int) -> None:
 
 
 SCENARIOS = {
-    "nothing": _nothing, "cases": _cases, "broken": _broken, "endless": _endless, "misconfigured": _misconfigured, "no_engine": _no_engine,
+    "nothing": _nothing, "cases": _cases, "stale": _stale, "broken": _broken, "endless": _endless, "misconfigured": _misconfigured, "no_engine": _no_engine,
 }  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger
 from kvshare_research.core.nouns import NO_NODE, Action, Chain, LinkRow, Piece, QuoteTable, Request, Segment
+from kvshare_research.core.poollog import BlocksStored, Heartbeat, PoolMessage
 from kvshare_research.core.ports import Cost, Links, QuoteInput, Selector
 from kvshare_research.core.rights import GROUP, TENANT, Scope
 from kvshare_research.core.router import Router, RouterPolicy
@@ -26,6 +28,7 @@ from kvshare_research.guard.namespace import ModelSpace, chain
 from kvshare_research.index.reference import ReferenceIndex
 from kvshare_research.retention.lru import LruRetention
 from kvshare_research.schedule.fcfs import FcfsSchedule
+from kvshare_research.transport import wire
 from kvshare_research.transport.link import Link, UniformLink
 from kvshare_research.transport.mpi import Channel, Endpoint, Received
 
@@ -156,6 +159,42 @@ class FaultyEndpoint:
         return self.inner.in_motion()
 
 
+class LosingEndpoint:
+    """What it is told to lose never leaves: `lost` says so of each word on the pool, and of how many it was before."""
+
+    def __init__(self, inner: Endpoint, lost: Callable[[PoolMessage, int], bool]) -> None:
+        self.inner, self._lost = inner, lost
+        self._sent: Counter[tuple[int, int]] = Counter()
+
+    def send(self, rank: int, channel: Channel, data: Any) -> None:
+        message = wire.decode(data).message if channel == Channel.CONTROL else None
+        if isinstance(message, wire.Deliver) and message.kind == "PoolChanged":
+            told: Any = message.event()
+            before = self._sent[told.message.incarnation, told.message.seq]
+            self._sent[told.message.incarnation, told.message.seq] += not isinstance(told.message.body, Heartbeat)
+            if self._lost(told.message, before):
+                return
+        self.inner.send(rank, channel, data)
+
+    def poll(self) -> list[Received]:
+        return self.inner.poll()
+
+    def unsent_bytes(self) -> int:
+        return self.inner.unsent_bytes()
+
+    def in_motion(self) -> bool:
+        return self.inner.in_motion()
+
+
+# The router never hears that a block has gone, nor of anything from which it could tell; or every other entry is lost.
+LOSSES: dict[str, Callable[[PoolMessage, int], bool]] = {
+    "removals": lambda message, before: not isinstance(message.body, BlocksStored),
+    "every other": lambda message, before: (
+        message.seq % 2 == 0 and before == 0 and not isinstance(message.body, Heartbeat)
+    ),
+}
+
+
 class RaisingWorker(Worker):
     """A state machine with a fault: it raises on its second request."""
 
@@ -205,6 +244,8 @@ class TestAssembly:
         return UniformLink(**config.get("link", {}))
 
     def wrap(self, endpoint: Endpoint, config: Config, node: int) -> Endpoint:
+        if "lose" in config:
+            return LosingEndpoint(endpoint, LOSSES[config["lose"]])
         fault = config.get("fault", {})
         if fault.get("node") != node:
             return endpoint
