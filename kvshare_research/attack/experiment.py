@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import final
@@ -66,21 +66,7 @@ class Attacks:
 
     def run(self) -> int:
         """Prints a row per guard and signal; 1 if a guard that must withstand does not, or the attack is not real."""
-        print(f"{'guard':52} {'signal':14} {'AUC':>6}  {'95 % interval':15} {'success@1':>9} {'@3':>6}  [simulated]")
-        rows = []
-        for row in self.rows():
-            rows.append(row)
-            p = row.power
-            print(
-                f"{row.guard:52} {row.signal:14} {p.auc:6.3f}  {p.low:6.3f} to {p.high:5.3f} {p.success_at_1:9.3f} "
-                f"{p.success_at_3:6.3f}  {row.verdict}",
-                flush=True,
-            )
-        chance = 1 / self.scene.candidates
-        print(f"{self.scene.secrets} secrets, {self.scene.candidates} probes each; blind: success@1 {chance:.3f}")
-        if self.out is not None:
-            Path(self.out).write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-        return int(any(row.verdict.startswith("NOT") for row in rows))
+        return told(self.rows(), "simulated", self.out)
 
     def rows(self) -> Iterator[Row]:
         """One after the other, as they come."""
@@ -92,14 +78,36 @@ class Attacks:
                 found = power(scores, self.scene.seed)
                 # answers come in the order of a first-come queue, so the order is no attack of its own
                 real = signal != "order"
-                yield Row(guard=case.name, signal=signal, power=found, verdict=_verdict(case, found, real))
+                yield Row(guard=case.name, signal=signal, power=found, verdict=verdict(case, found, real))
 
     def _seen(self, case: Case, scene: Scene) -> Seen:
         return play(scene, case.tenancy, shared_secret=case.shared_secret, constant_shape=case.constant_shape)
 
 
-def _verdict(case: Case, found: Power, real: bool) -> str:
+def verdict(case: Case, found: Power, real: bool) -> str:
+    """Whether the row is as it must be. `real`: the signal must work where nothing guards."""
     if case.withstands is None or not (case.withstands or real):
         return "reported"
     good = found.high <= SAFE_AT_MOST if case.withstands else found.auc >= REAL_AT_LEAST
     return "as it must be" if good else "NOT AS IT MUST BE"
+
+
+def told(rows: Iterable[Row], label: str, out: str | None) -> int:
+    """Prints the rows as they come, and writes them to `out`; 1 if one is not as it must be."""
+    print(
+        f"{'guard':48} {'signal':13} {'AUC':>5}  {'95 % interval':14} {'success@1':>9} {'@3':>5} "
+        f"{'blind@1':>7} {'secrets x probes':>16}  [{label}]"
+    )
+    kept = []
+    for row in rows:
+        kept.append(row)
+        p = row.power
+        print(
+            f"{row.guard:48} {row.signal:13} {p.auc:5.3f}  {p.low:5.3f} to {p.high:5.3f} {p.success_at_1:9.3f} "
+            f"{p.success_at_3:5.3f} {1 / p.probes_per_secret:7.3f} {f'{p.secrets} x {p.probes_per_secret}':>16}  "
+            f"{row.verdict}",
+            flush=True,
+        )
+    if out is not None:
+        Path(out).write_text(json.dumps([asdict(row) for row in kept], indent=1) + "\n")
+    return int(any(row.verdict.startswith("NOT") for row in kept))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kvshare_research.core.costing import PS_PER_US, PrefillCoefficients, prefill_ps
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger
-from kvshare_research.core.nouns import Action, Chain, LinkRow, Outcome, Request, Segment
+from kvshare_research.core.nouns import Action, Chain, LinkRow, Outcome, Request
 from kvshare_research.core.ports import Schedule, Tenancy
 from kvshare_research.core.rights import EVERYBODY, GROUP, TENANT, Scope
 from kvshare_research.core.router import Router, RouterPolicy
@@ -27,12 +27,13 @@ from kvshare_research.cost.ttft import TtftCost
 from kvshare_research.driver.simulator import Simulator
 from kvshare_research.driver.simulator_engine import EngineModel
 from kvshare_research.guard.keys import KeyRing, RootSecret
-from kvshare_research.guard.namespace import ModelSpace, chain
+from kvshare_research.guard.namespace import ModelSpace
 from kvshare_research.index.reference import ReferenceIndex
 from kvshare_research.retention.lru import LruRetention
 from kvshare_research.schedule.fcfs import FcfsSchedule
 from kvshare_research.selector.cheapest import Cheapest
 
+from .prompts import Writer, random_text
 from .scores import Floats
 
 VICTIM, ATTACKER, OTHERS = 1, 2, 3
@@ -47,7 +48,6 @@ BASE = (
     .granted(ATTACKER, 1)
 )
 BLOCK_TOKENS, BLOCK_BYTES = 16, 1 << 19
-TAIL_TOKENS = 8
 RTT_US = 200
 VOCABULARY = 50_000
 
@@ -145,26 +145,12 @@ def _trace(scene: Scene, tenancy: Tenancy, directory: Directory, shared: Scope |
         model="modelled", dtype="float16", block_tokens=BLOCK_TOKENS
     )  # fmt: skip
 
-    def text(blocks: int) -> NDArray[np.uint32]:
-        return draw.integers(0, VOCABULARY, blocks * BLOCK_TOKENS, dtype=np.uint32)
-
-    template = text(scene.template_blocks)
-
-    def prompt(tenant: int, secret: NDArray[np.uint32], at_us: int, number: int) -> tuple[Request, Chain]:
-        tail = draw.integers(0, VOCABULARY, TAIL_TOKENS, dtype=np.uint32)
-        own = Scope(TENANT, tenant)
-        parts = ((EVERYBODY, template), (shared or own, secret), (own, tail))
-        asked = [Segment(scope_id=directory.scope_id(s), token_count=len(t)) for s, t in parts]
-        ids = tenancy.scopes(tenant, asked, directory)
-        segments = tuple(Segment(scope_id=i, token_count=s.token_count) for i, s in zip(ids, asked, strict=True))
-        tokens = np.concatenate([t for _, t in parts])
-        made = chain(tokens, segments, ids, directory=directory, ring=ring, space=space)
-        request = Request(
-            request_id=number, tenant_id=tenant, segments=segments, output_tokens_max=1,
-            ingress=int(draw.integers(scene.nodes)), arrival_us=at_us,
-        )  # fmt: skip
-        return request, made
-
+    template = random_text(draw, VOCABULARY, scene.template_blocks * BLOCK_TOKENS)
+    writer = Writer(
+        tenancy=tenancy, directory=directory, ring=ring, space=space, draw=draw, vocabulary=VOCABULARY,
+        template=template, shared=shared,
+    )  # fmt: skip
+    text = writer.text
     plan: list[tuple[int, int, NDArray[np.uint32], tuple[int, int] | None]] = []
     room_us = max(scene.gap_us, scene.us_per_token * BLOCK_TOKENS * (scene.template_blocks + scene.secret_blocks))
     for secret in range(scene.secrets):
@@ -176,7 +162,11 @@ def _trace(scene: Scene, tenancy: Tenancy, directory: Directory, shared: Scope |
             plan.append((at_us, ATTACKER, candidates[candidate], (secret, int(candidate))))
     plan.extend((at_us, OTHERS, text(scene.secret_blocks), None) for at_us in _others(scene, draw, plan[-1][0]))
     plan.sort(key=lambda row: row[0])
-    arrivals = [prompt(tenant, secret, at_us, i) for i, (at_us, tenant, secret, _) in enumerate(plan)]
+    written = (
+        writer.prompt(tenant, secret, number=i, at_us=at_us, node_count=scene.nodes)
+        for i, (at_us, tenant, secret, _) in enumerate(plan)
+    )
+    arrivals = [(request, made) for request, made, _ in written]
     return _Trace(arrivals, {i: probe for i, (_, _, _, probe) in enumerate(plan) if probe is not None})
 
 
