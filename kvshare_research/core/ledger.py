@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from . import account as rules
 from .account import Account, Node
 from .nouns import AccountSpec
-from .ports import BlockView, Retention
+from .ports import Retention
+from .valuing import ORPHAN_SCORE as ORPHAN_SCORE
+from .valuing import Valuing
 from .victims import Block as Block
 from .victims import Evicted as Evicted
 from .victims import Rank, Victims, runs
-
-ORPHAN_SCORE = float("-inf")  # a block whose parent is gone cannot be matched: it goes first
 
 
 class Ledger:
@@ -30,9 +30,9 @@ class Ledger:
         self.accounts: dict[int, Account] = {}
         self.specs: dict[int, AccountSpec] = {}
         self.retention = retention
-        self.retention_errors = 0
         self.evicted_blocks = 0
-        self._recompute_us = recompute_us
+        self._now_us = 0  # the latest time that anything was asked at
+        self.values = Valuing(retention, self.accounts, recompute_us)
         self._blocks: dict[int, Block] = {}
         self._slot_of: dict[bytes, int] = {}
         self._victims = Victims(self._score)
@@ -87,7 +87,7 @@ class Ledger:
 
     def touch(self, block: Block, now_us: int) -> None:
         """The block has been used once more."""
-        block.used_us = now_us
+        block.used_us = self._now_us = now_us
         block.use_count += 1
         if not block.pins:
             self._victims.settle(block, now_us)
@@ -119,7 +119,7 @@ class Ledger:
     def _add_pin(self, block: Block) -> None:
         block.pins += 1
         if block.pins == 1:
-            self._victims.settle(block, block.used_us)
+            self._victims.settle(block, self._now_us)
 
     def _pin_new(self, scope_id: int, count: int) -> bool:
         if count == 0:
@@ -145,7 +145,7 @@ class Ledger:
             assert step.ok
             self.node, self.accounts[scope_id] = step.node, step.account
         for block in free:
-            self._victims.settle(block, block.used_us)
+            self._victims.settle(block, self._now_us)
         return free
 
     @property
@@ -184,6 +184,7 @@ class Ledger:
         it had to give up is reported too.
         """
         evicted: list[Evicted] = []
+        self._now_us = now_us
         free = self._admit_free(scope_id, count)
         taken = self._occupy(scope_id, free, now_us)
         if evict and len(taken) < count and self.retention.ages:
@@ -289,20 +290,18 @@ class Ledger:
         return True
 
     def _score(self, block: Block, now_us: int) -> float:
-        """The retention policy's word; a policy that raises or answers NaN is counted and LRU stands in."""
+        """What the block is worth keeping; one that cannot be matched any more, nothing."""
         if block.parent is not None and block.parent not in self._slot_of:
             return ORPHAN_SCORE
-        view = BlockView(
-            block.slot, block.scope_id, block.depth, block.stored_us, block.used_us, block.use_count, self._recompute_us
-        )
-        try:
-            score = self.retention.score(view, now_us)
-        except Exception:  # noqa: BLE001 -- a broken policy must never stop eviction
-            score = float("nan")
-        if score != score:
-            self.retention_errors += 1
-            return float(block.used_us)
-        return score
+        return self.values.score(block, now_us)
+
+    def want(self, hashes: Sequence[bytes], step: int, now_us: int) -> None:
+        """`step` (1 or -1) more of the waiting requests want these blocks: those that are here are valued anew."""
+        self.values.want(hashes, step)
+        for block_hash in hashes:
+            slot = self._slot_of.get(block_hash)
+            if slot is not None:
+                self._victims.settle(self._blocks[slot], now_us)
 
     # ------------------------------------------------------------------ slots
     def _occupy(self, scope_id: int, count: int, now_us: int) -> list[Block]:
@@ -330,7 +329,7 @@ class Ledger:
         heapq.heappush(self._free, block.slot)
         if block.block_hash is not None:
             del self._slot_of[block.block_hash]
-            self._victims.forget(block, block.used_us)
+            self._victims.forget(block, self._now_us)
 
     def _forget(self, victim: Block) -> Evicted:
         """The victim's accounts are already booked; its slot becomes free."""
@@ -350,6 +349,7 @@ class Ledger:
         block.block_hash, block.mark, block.parent, block.depth = block_hash, mark, parent, depth
         block.origin, block.stored_us, block.used_us = origin, now_us, now_us
         self._slot_of[block_hash] = block.slot
+        self.values.stored(block.scope_id, now_us)
         self._victims.name(block, now_us)
         return True
 

@@ -240,6 +240,7 @@ class PrefillDone:
     merge_us: int
     first_token: int | None
     logit_fingerprint: tuple[float, ...] = ()
+    attention: tuple[float, ...] = ()  # mass on each block up to `end_token`, where the engine reports it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,18 +128,36 @@ class BlockView(NamedTuple):
     used_us: int
     use_count: int
     recompute_us: int  # predicted time to compute it again
+    level: int = 0  # of its scope, see `rights.py`
+    # -- for policies that age, or need something
+    account_used: int = 0  # blocks that its account holds
+    account_reserved: int = 0
+    balance_blocks: float = 0.0  # of its account, see `Retention.refilled`; negative: debt
+    wanted: int = 0  # waiting requests with this block in their prompt; only counted for who needs `QUEUE`
+    attention: float = 0.0  # mass on it that the engine reported; only with `ATTENTION`
+    next_use_us: int | None = None  # when it will be asked for next, if ever; only with `FUTURE`
+
+
+QUEUE, ATTENTION, FUTURE = "queue", "attention", "future"  # what a retention policy may need beside the block
 
 
 class Retention(Protocol):
     """Which block goes first when something must go.
 
-    `ages` False promises that the score of a block changes only when the block is used: then it is asked for only then.
+    `ages` False promises that the score of a block changes only when the block is used, or a waiting request begins or
+    ceases to want it: then it is asked for only then. `needs` says what else must be known; where nobody can tell, a
+    run is refused.
     """
 
     ages: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     def score(self, block: BlockView, now_us: int) -> float:
         """Larger is kept longer. The core evicts leaves only, lowest score first, ties by slot."""
+
+    def refilled(self, balance_blocks: float, elapsed_us: int) -> float:
+        """A balance after so much time; an account pays 1 for each new block it stores. A full one is infinite here."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ class Block:
     stored_us: int = 0
     used_us: int = 0
     use_count: int = 0
+    attention: float = 0.0  # accumulated here; does not travel
     kept: bool = False  # of a released prefix: it does not age
 
 

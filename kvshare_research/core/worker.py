@@ -16,6 +16,7 @@ from .journal import Journal
 from .keeping import Keeping
 from .ledger import Block, Ledger
 from .nouns import Action, Chain, mark_at
+from .ports import QUEUE
 from .prefetching import Prefetching
 from .publishing import Publishing
 from .rights import Reader, may_read
@@ -34,7 +35,7 @@ class Worker:
         self.journal = Journal(node, incarnation)
         self.policy = policy
         self.ledger = ledger
-        self.directory = directory
+        self._heed(directory)
         self.refused_reads = 0
         self.serving = Serving(ledger=ledger, lease_us=policy.lease_us)
         self.fetching = Fetching(lease_us=policy.lease_us, deadline_us=policy.fetch_deadline_us)
@@ -79,6 +80,10 @@ class Worker:
     def queued_requests(self) -> int:
         return len(self._waiting) + len(self._running) + len(self._decoding)
 
+    def _heed(self, directory: Directory) -> None:
+        self.directory = directory
+        self.ledger.values.levels = tuple(scope.level for scope in directory.scopes)
+
     # ------------------------------------------------------------------ arrival and admission
     def _dispatched(self, event: m.Dispatched, now_us: int) -> list[m.WorkerEffect]:
         refusal = self.ledger.fits_ever(counts_of(charged(event, self.policy.block_tokens)))
@@ -88,6 +93,7 @@ class Worker:
             return [m.ReturnPlan(request_id=event.request.request_id, reason=refusal)]
         admitted = (*self._running.values(), *self._decoding.values())
         self._waiting.add(event, {running.event.request.tenant_id for running in admitted}, now_us)
+        self._want(event, 1, now_us)
         return []
 
     def _admit_one(self, now_us: int, effects: list[m.WorkerEffect]) -> bool:
@@ -100,8 +106,9 @@ class Worker:
                 return False
         running = self._take_blocks(event, since, now_us, effects)
         if running is None:
-            return self._turned_away(position, effects)
+            return self._turned_away(position, now_us, effects)
         self._waiting.take(position)
+        self._want(event, -1, now_us)
         self._running[running.request_id] = running
         running.queue_us += now_us - since
         effects.extend(self.fetching.start(running, now_us))
@@ -152,14 +159,20 @@ class Worker:
     def _blocks_of(self, event: m.Dispatched) -> int:
         return blocks_for(event.request.token_count + event.request.output_tokens_max, self.policy.block_tokens)
 
-    def _turned_away(self, position: int, effects: list[m.WorkerEffect]) -> bool:
+    def _turned_away(self, position: int, now_us: int, effects: list[m.WorkerEffect]) -> bool:
         """A request that got no blocks waits for pins to end; where none will, waiting would be for ever."""
         if self._pins_will_end():
             return False
         event = self._waiting.remove(position)
+        self._want(event, -1, now_us)
         reason = "NoRoom: what stronger classes and released prefixes keep here leaves too few blocks"
         effects.append(m.ReturnPlan(request_id=event.request.request_id, reason=reason))
         return True
+
+    def _want(self, event: m.Dispatched, step: int, now_us: int) -> None:
+        """The request begins (1) or ceases (-1) to wait: for policies that look at the queue."""
+        if QUEUE in self.policy.retention.needs:
+            self.ledger.want(event.chain.block_hashes(0, self._reusable(event)), step, now_us)
 
     def _pins_will_end(self) -> bool:
         return self.ledger.pinned_blocks > self.keeping.block_count
@@ -305,6 +318,8 @@ class Worker:
         running.states[first:last] = [State.PRESENT] * (last - first)
         for block in running.blocks[first:last]:
             block.origin = running.event.request.tenant_id
+        for block, mass in zip(running.blocks, event.attention, strict=False):
+            block.attention += mass
         effects = self._register(running, first, min(last, running.event.chain.block_count), now_us)
         request = running.event.request
         if end < request.token_count:
@@ -368,7 +383,7 @@ class Worker:
         """The new directory rules from now on; quotas that do not fit yet are retried when it is sent again."""
         if event.directory.revision < self.directory.revision:
             return []
-        self.directory = event.directory
+        self._heed(event.directory)
         for spec in event.directory.accounts:
             self.ledger.configure(spec)
         gone = self.publishing.removed(self.ledger.purge(self.directory.closed_scopes()))

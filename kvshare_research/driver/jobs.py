@@ -32,6 +32,7 @@ def computed(engine: Engine, effect: m.Prefill | m.Decode, tokens: Tokens, first
                 merge_us=part.merge_us,
                 first_token=part.first_token,
                 logit_fingerprint=part.logit_fingerprint,
+                attention=part.attention,
             )
         rest = engine.decode(first_token, effect.start_token, effect.token_count, effect.slots)
         return m.DecodeDone(request_id=request_id, tokens=rest.tokens, elapsed_us=rest.elapsed_us)

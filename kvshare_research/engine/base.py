@@ -70,6 +70,7 @@ class PrefillResult:
     elapsed_us: int
     merge_us: int
     logit_fingerprint: tuple[float, ...]  # the 8 largest logits at the last position, largest first; else empty
+    attention: tuple[float, ...] = ()  # mass on each block up to the end of the stretch, where it is reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

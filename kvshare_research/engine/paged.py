@@ -8,7 +8,10 @@ is the bridge: one contiguous sequence for all layers, reused from call to call.
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, final
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -105,6 +108,46 @@ def paged_cache(workspace: Workspace, length: int) -> Cache:
     return Cache(layers=[PagedLayer(kv_CHSD, length) for kv_CHSD in workspace.kv_LCHSD])
 
 
+@final
+class AttentionMass:
+    """How much the last `rows` positions of a pass attend to each position, averaged over heads; layers add up."""
+
+    def __init__(self, rows: int, token_count: int) -> None:
+        self._rows = rows
+        self._mass_S = torch.zeros(token_count)
+        self._layers = 0
+
+    def add(self, query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
+        """One layer of one pass: queries [1][head][row][dim], of which only the last are looked at, and all keys."""
+        rows, seen = min(self._rows, query.shape[2]), key.shape[2]
+        group = query.shape[1] // key.shape[1]
+        last = query[0, :, -rows:].unflatten(0, (key.shape[1], group)).float()
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        weight = torch.einsum("hgrd,hsd->hgrs", last, key[0].float()) * scale
+        causal = torch.ones(rows, seen, dtype=torch.bool, device=key.device).tril(seen - rows)
+        weight = weight.masked_fill(~causal, float("-inf")).softmax(-1)
+        self._mass_S[:seen] += weight.mean((0, 1)).sum(0).cpu()
+        self._layers += 1
+
+    def by_block(self, block_tokens: int) -> tuple[float, ...]:
+        """The mass on each block, averaged over the layers' passes."""
+        parts = self._mass_S.split(block_tokens)
+        return tuple(float(part.sum()) / max(1, self._layers) for part in parts)
+
+
+_watch = threading.local()  # an engine computes in one thread
+
+
+@contextmanager
+def watching(rows: int, token_count: int) -> Iterator[AttentionMass | None]:
+    """Passes inside report their attention to what is yielded; nothing is yielded, nor computed, for 0 rows."""
+    _watch.mass = AttentionMass(rows, token_count) if rows else None
+    try:
+        yield _watch.mass
+    finally:
+        _watch.mass = None
+
+
 QUERY_ROWS = 64  # a slice of queries attends only to the keys it may see: a third less work at 512 tokens
 
 
@@ -126,6 +169,9 @@ def grouped_attention(
     if special or query.shape[0] != 1 or kwargs.get("is_causal") is False:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     query_count, key_count = query.shape[2], key.shape[2]
+    mass: AttentionMass | None = getattr(_watch, "mass", None)
+    if mass is not None:
+        mass.add(query, key, scaling)
     outputs = []
     for start in range(0, query_count, QUERY_ROWS):
         end = min(start + QUERY_ROWS, query_count)

@@ -26,7 +26,7 @@ from .base import (
     chunk_ends,
 )
 from .linear import use_onednn
-from .paged import ATTENTION_NAME, Workspace, paged_cache
+from .paged import ATTENTION_NAME, Workspace, paged_cache, watching
 from .pool import KvPool
 
 FINGERPRINT_LOGITS = 8
@@ -48,6 +48,7 @@ class TorchEngine(Engine):
         block_tokens: int,
         pool_bytes: int,
         chunk_tokens: int | None,
+        attention_rows: int = 0,
     ) -> None:
         if tokenizer.vocabulary_count > network.get_input_embeddings().num_embeddings:
             raise EngineError(
@@ -56,12 +57,15 @@ class TorchEngine(Engine):
             )
         if device == "cpu" and network.config._attn_implementation == "sdpa" and network._supports_attention_backend:
             network.set_attn_implementation(ATTENTION_NAME)
+        elif attention_rows:
+            raise EngineError(f"`{name}` brings its own attention, which reports none; use attention_rows=0")
         if device == "cpu":
             use_onednn(network)
         self._network = network
         self._device = device
         self._threads = threads
         self._chunk_tokens = chunk_tokens
+        self._attention_rows = attention_rows
         names = inspect.signature(network.forward).parameters
         self._cache_argument = "cache" if "cache" in names else "past_key_values"  # renamed in transformers 5.24
         self._fixed: dict[str, Any] = {"use_cache": True}
@@ -105,8 +109,9 @@ class TorchEngine(Engine):
         ids = torch.from_numpy(tokens[start_token:end_token].astype("int64")).to(self._device)
         cache = paged_cache(self._workspace, start_token)
         logits = torch.empty(0)
-        for start, end in pairwise((start_token, *chunk_ends(start_token, end_token, self._chunk_tokens))):
-            logits = self._forward(ids[start - start_token : end - start_token], cache)
+        with watching(self._attention_rows, end_token) as seen:
+            for start, end in pairwise((start_token, *chunk_ends(start_token, end_token, self._chunk_tokens))):
+                logits = self._forward(ids[start - start_token : end - start_token], cache)
         self._store(index, start_token, end_token)
         first_token: int | None = None
         top_logits: tuple[float, ...] = ()
@@ -119,6 +124,7 @@ class TorchEngine(Engine):
             elapsed_us=(time.perf_counter_ns() - gathered) // 1000,
             merge_us=(gathered - begun) // 1000,
             logit_fingerprint=top_logits,
+            attention=() if seen is None else seen.by_block(self._pool.block_tokens),
         )
 
     @torch.inference_mode()

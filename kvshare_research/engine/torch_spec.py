@@ -31,6 +31,7 @@ class TorchEngineSpec(EngineSpec, ABC):
 
     `chunking: canonical` cuts every prefill at multiples of `chunk_tokens`, so that reuse up to such a multiple gives
     bit-equal results; `off` computes a stretch in one pass, and reuse gives equal greedy tokens in fp32.
+    `attention_rows` last positions of each stretch tell how much they attend to each block (0: none do).
     """
 
     dtype: str = "fp32"
@@ -40,6 +41,7 @@ class TorchEngineSpec(EngineSpec, ABC):
     pool_bytes: int = 256 << 20
     chunking: str = "off"
     chunk_tokens: int = 128
+    attention_rows: int = 0
 
     def __post_init__(self) -> None:
         check_choice("dtype", self.dtype, tuple(DTYPE_BYTES))
@@ -54,6 +56,9 @@ class TorchEngineSpec(EngineSpec, ABC):
                 f"`chunk_tokens` is `{self.chunk_tokens}`, expected a multiple of `block_tokens` "
                 f"(`{self.block_tokens}`)"
             )
+
+        if self.attention_rows < 0 or (self.attention_rows and self.device != "cpu"):
+            raise ConfigError(f"`attention_rows` is `{self.attention_rows}`, expected 0, or more with `device: cpu`")
 
     @abstractmethod
     def open_model(self) -> tuple[str, torch.nn.Module, Tokenizer]:
@@ -76,4 +81,5 @@ class TorchEngineSpec(EngineSpec, ABC):
             block_tokens=self.block_tokens,
             pool_bytes=self.pool_bytes,
             chunk_tokens=self.chunk_tokens if self.chunking == "canonical" else None,
+            attention_rows=self.attention_rows,
         )

@@ -12,7 +12,7 @@ from kvshare_research.core.costing import PS_PER_US, prefill_ps
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger
 from kvshare_research.core.nouns import Action
-from kvshare_research.core.ports import Prefetch
+from kvshare_research.core.ports import ATTENTION, FUTURE, QUEUE, Prefetch, Retention
 from kvshare_research.core.router import Router, RouterPolicy
 from kvshare_research.core.running import WorkerPolicy
 from kvshare_research.core.worker import Worker
@@ -75,6 +75,21 @@ def known_links(config: Config, node_count: int) -> LinkTable:
 def actions(config: Config) -> frozenset[Action]:
     """The ways a selector may choose among."""
     return frozenset(Action[str(name).upper()] for name in config["actions"])
+
+
+def check_retention(config: Config, *, simulated: bool) -> None:
+    """ConfigError if the retention policy needs to know what nobody here can tell it."""
+    policy: Retention = component(config, "retention")
+    attends = not simulated and config["engine"].get("attention_rows", 0) > 0
+    told = {QUEUE} | ({FUTURE} if simulated else set()) | ({ATTENTION} if attends else set())
+    name = type(policy).__name__
+    if FUTURE in policy.needs - told:
+        raise ConfigError(f"`retention` is a `{name}`: it knows all requests beforehand, which needs driver=simulator")
+    if ATTENTION in policy.needs - told:
+        raise ConfigError(
+            f"`retention` is a `{name}`: it needs an engine that reports attention, say engine.attention_rows=16 "
+            "with driver=mpi; the simulator computes none"
+        )
 
 
 def foreseen(config: Config) -> Prefetch | None:

@@ -22,7 +22,7 @@ from kvshare_research.workload.base import PromptItem, WorkloadInput
 from kvshare_research.workload.catalogue import Catalogue
 
 from . import counting
-from .assembly import component, parties
+from .assembly import check_retention, component, parties
 from .calibrate import applied, calibrated, link_samples
 from .disclosing import on_cluster
 from .plan import IDLE, Case, cases
@@ -60,7 +60,9 @@ class Session:
         self.progress.stage("loading the model on every worker")
         self.cluster.load(self._resolved)
         for case in cases(self.run.parts["study"]):  # what cannot be built is refused before anything is measured
-            directory, _ = self.parties(case_config(self._resolved, case))
+            config = case_config(self._resolved, case)
+            check_retention(config, simulated=False)
+            directory, _ = self.parties(config)
             self.run.parts["events"].check(directory)
         self._calibration = calibrated(self)
         self.notes["calibration"] = self._calibration.to_dict()

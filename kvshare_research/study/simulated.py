@@ -13,6 +13,7 @@ from typing import Any
 from kvshare_research.config import Run
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Chain, Outcome, Request, Status
+from kvshare_research.core.ports import FUTURE
 from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.disclosure.never import NeverDisclosure
@@ -28,7 +29,7 @@ from kvshare_research.workload.base import PromptItem, WorkloadInput
 from kvshare_research.workload.trace import Reading
 
 from . import counting
-from .assembly import StudyAssembly, component, parties, priced
+from .assembly import StudyAssembly, check_retention, component, parties, priced
 from .disclosing import Discloser, in_simulator
 from .plan import IDLE, Case, cases
 from .prompts import Hasher, detail_of
@@ -45,6 +46,17 @@ class Fleet:
     simulator: Simulator
     hasher: Hasher
     discloser: Discloser | None
+    future: dict[bytes, list[int]] = field(default_factory=dict)  # what an oracle is told
+
+    def foretold(self, arrivals: Iterable[tuple[Request, Chain]]) -> list[tuple[Request, Chain]]:
+        """The same arrivals; every block's are in `future` now."""
+        if self.discloser is not None:
+            raise ConfigError("`retention` knows all arrivals beforehand; what is disclosed at each is not known then")
+        rows = list(arrivals)
+        for request, hashed in rows:
+            for block_hash in hashed.block_hashes(0, hashed.block_count):
+                self.future.setdefault(block_hash, []).append(request.arrival_us)
+        return rows
 
     def arrival(self, item: PromptItem, request_id: int, arrival_us: int) -> tuple[Request, Chain]:
         """The item under this tenancy, with what is disclosed by now; its tokens are not kept."""
@@ -65,12 +77,15 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
         plain["cost"] = dict(plain["cost"]) | driver.prefill.coefficients._asdict()
     assembly = StudyAssembly()
 
+    future: dict[bytes, list[int]] = {}
+
     def worker(node: int, incarnation: int) -> Worker:
         place = Place(
             node=node, node_count=nodes, capacity_blocks=capacity, block_bytes=block_bytes, incarnation=incarnation
         )
         made = assembly.worker(plain, place)
         made.policy = replace(made.policy, batch_max=driver.batch_max, admitted_max=driver.admitted_max)
+        made.ledger.values.future = future
         return made
 
     place = Place(node=None, node_count=nodes, capacity_blocks=capacity, block_bytes=block_bytes, incarnation=1)
@@ -106,7 +121,8 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
         discloses=not isinstance(component(plain, "disclosure"), NeverDisclosure),
         detail=detail_of(plain, run.parts["engine"].open_tokenizer),
     )  # fmt: skip
-    return Fleet(simulator=simulator, hasher=hasher, discloser=in_simulator(plain, simulator, hasher, run.values.seed))
+    discloser = in_simulator(plain, simulator, hasher, run.values.seed)
+    return Fleet(simulator=simulator, hasher=hasher, discloser=discloser, future=future)
 
 
 def node_count_of(run: Run) -> int:
@@ -152,6 +168,8 @@ class SimulatedSession:
         if self.run.parts["events"].publish:
             raise ConfigError("`events.publish` tells what real workers hold; it needs driver=mpi")
         for case in cases(self.run.parts["study"]):
+            check_retention(case_config(dict(self.run.resolved), case), simulated=True)
+        for case in cases(self.run.parts["study"]):
             if case.block.kind == "probe":
                 self.notes[f"left out: {case.title}"] = "probes measure real transfers; they need driver=mpi"
                 self.progress.say(f"left out: {case.title}: probes measure real transfers, they need driver=mpi")
@@ -171,9 +189,13 @@ class SimulatedSession:
         items = self._items(case, config, case.block.warmup_requests + case.block.requests, fleet, reading)
         self.progress.stage(case.title)
         started_s = time.process_time()
+        oracle = FUTURE in component(config, "retention").needs
         if timed:
-            fleet.simulator.feed(self._told(self._arrivals(fleet, items)))
+            arrivals = self._told(self._arrivals(fleet, items))
+            fleet.simulator.feed(fleet.foretold(arrivals) if oracle else arrivals)
             outcomes = fleet.simulator.run()
+        elif service_us is None and oracle:
+            raise ConfigError("`retention` knows all arrivals beforehand, and idle ones have no time: set `utilisation`")
         elif service_us is None:
             outcomes = _one_by_one(fleet, items)
         else:
@@ -183,7 +205,8 @@ class SimulatedSession:
                 len(given), worker_count=node_count_of(self.run), service_us=service_us, seed=case.seed
             ).times_us
             rows = enumerate(zip(given, times, strict=True))
-            fleet.simulator.feed(fleet.arrival(item, i, time_us) for i, (item, time_us) in rows)
+            asked = (fleet.arrival(item, i, time_us) for i, (item, time_us) in rows)
+            fleet.simulator.feed(fleet.foretold(asked) if oracle else asked)
             outcomes = fleet.simulator.run()
         self.notes[f"cpu seconds: {case.title}"] = round(time.process_time() - started_s, 2)
         if reading.refused:

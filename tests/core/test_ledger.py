@@ -205,7 +205,7 @@ def test_a_policy_that_raises_never_stops_eviction() -> None:
 
     assert taken is not None
     assert len(evicted) == 6
-    assert ledger.retention_errors > 0
+    assert ledger.values.errors > 0
 
 
 @pytest.mark.parametrize("fill", [1, 19])

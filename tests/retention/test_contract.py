@@ -77,4 +77,4 @@ def test_what_it_gives_up_are_leaves_and_always_enough(name: str, chains: list[i
     for chain in hashes:
         held = [ledger.find(h, 100) is not None for h in chain]
         assert held == sorted(held, reverse=True)
-    assert ledger.retention_errors == 0
+    assert ledger.values.errors == 0
