@@ -84,4 +84,11 @@ class Valuing:
     def _balance(self, scope_id: int, now_us: int) -> float:
         """What the account may still store; the policy says how it refills. One that stored nothing yet is full."""
         balance, since_us = self._balances.get(scope_id, (float("inf"), now_us))
-        return self._retention.refilled(balance, max(0, now_us - since_us))
+        try:
+            refilled = float(self._retention.refilled(balance, max(0, now_us - since_us)))
+        except Exception:  # noqa: BLE001 -- as above
+            refilled = float("nan")
+        if refilled != refilled:
+            self.errors += 1
+            return balance
+        return refilled

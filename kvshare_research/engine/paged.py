@@ -120,8 +120,7 @@ class AttentionMass:
     def add(self, query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
         """One layer of one pass: queries [1][head][row][dim], of which only the last are looked at, and all keys."""
         rows, seen = min(self._rows, query.shape[2]), key.shape[2]
-        group = query.shape[1] // key.shape[1]
-        last = query[0, :, -rows:].unflatten(0, (key.shape[1], group)).float()
+        last = query[0, :, -rows:].float().reshape(key.shape[1], -1, rows, query.shape[-1])
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         weight = torch.einsum("hgrd,hsd->hgrs", last, key[0].float()) * scale
         causal = torch.ones(rows, seen, dtype=torch.bool, device=key.device).tril(seen - rows)
@@ -131,7 +130,7 @@ class AttentionMass:
 
     def by_block(self, block_tokens: int) -> tuple[float, ...]:
         """The mass on each block, averaged over the layers' passes."""
-        parts = self._mass_S.split(block_tokens)
+        parts = (self._mass_S[at : at + block_tokens] for at in range(0, len(self._mass_S), block_tokens))
         return tuple(float(part.sum()) / max(1, self._layers) for part in parts)
 
 

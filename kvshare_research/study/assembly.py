@@ -10,6 +10,7 @@ from kvshare_research.build import build
 from kvshare_research.config import SEAMS
 from kvshare_research.core.costing import PS_PER_US, prefill_ps
 from kvshare_research.core.directory import Directory
+from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.ledger import Ledger
 from kvshare_research.core.nouns import Action
 from kvshare_research.core.ports import ATTENTION, FUTURE, QUEUE, Prefetch, Retention

@@ -195,7 +195,9 @@ class SimulatedSession:
             fleet.simulator.feed(fleet.foretold(arrivals) if oracle else arrivals)
             outcomes = fleet.simulator.run()
         elif service_us is None and oracle:
-            raise ConfigError("`retention` knows all arrivals beforehand, and idle ones have no time: set `utilisation`")
+            raise ConfigError(
+                "`retention` knows all arrivals beforehand, and idle ones have no time: set `utilisation`"
+            )
         elif service_us is None:
             outcomes = _one_by_one(fleet, items)
         else:

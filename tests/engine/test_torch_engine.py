@@ -222,3 +222,25 @@ def test_cuts_after_a_whole_chunk_are_those_of_a_cold_prefill(start: int, length
     assert all(cut % chunk == 0 for cut in cuts[:-1])
     assert cuts == tuple(cut for cut in chunk_ends(0, end, chunk) if cut > start)
     assert chunk_ends(start, end, None) == (end,)
+
+
+def test_the_reported_attention_is_that_of_the_model() -> None:
+    """Against transformers' own weights: averaged over heads and layers, summed over the last rows, in blocks."""
+    engine = load(attention_rows=5)
+    tokens = prompt(22, 4)
+    part = engine.prefill(tokens, 0, 22, range(6))
+    network = engine._network
+    network.set_attn_implementation("eager")
+    ids = torch.from_numpy(tokens.astype("int64"))[None]
+    weights = torch.stack(network(input_ids=ids, output_attentions=True).attentions)[:, 0, :, -5:]
+    expected = weights.detach().mean((0, 1)).sum(0)
+    assert list(part.attention) == pytest.approx([float(p.sum()) for p in expected.split(BLOCK)], abs=1e-5)
+    assert sum(part.attention) == pytest.approx(5, abs=1e-4)
+
+
+def test_reporting_attention_changes_no_answer_and_costs_nothing_where_it_is_off() -> None:
+    tokens = prompt(30, 9)
+    quiet, telling = load(), load(attention_rows=4)
+    one, other = (e.prefill(tokens, 0, 30, range(8)) for e in (quiet, telling))
+    assert (one.first_token, one.logit_fingerprint) == (other.first_token, other.logit_fingerprint)
+    assert one.attention == () and len(other.attention) == 8

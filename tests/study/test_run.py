@@ -129,6 +129,7 @@ def test_a_matching_result_is_reused_or_run_again(played: tuple[Path, object]) -
         (["ranks=1"], "`ranks` is `1`"),
         (["ranks=100000"], "`ranks` is `100000`"),
         (["selector=cheepest"], "did you mean"),
+        (["retention=belady"], "needs driver=simulator"),
         (["workload.prompt_tokens=9000"], "context"),
     ],
 )

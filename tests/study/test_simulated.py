@@ -95,6 +95,7 @@ def test_disclosure_and_prefetch_are_axes_and_are_played_in_virtual_time(tmp_pat
         (("driver.event_loss_ratio=1.5",), "`driver.event_loss_ratio` and `driver.warmup_ratio` are shares"),
         (("driver.batch_max=0",), "`driver.batch_max` is `0`, expected 1 or more"),
         (("driver.nodes=4",), "driver.nodes"),
+        (("retention=h2o",), "needs an engine that reports attention"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(overrides: tuple[str, ...], words: str, tmp_path: Path) -> None:
