@@ -298,10 +298,8 @@ class Ledger:
     def want(self, hashes: Sequence[bytes], step: int, now_us: int) -> None:
         """`step` (1 or -1) more of the waiting requests want these blocks: those that are here are valued anew."""
         self.values.want(hashes, step)
-        for block_hash in hashes:
-            slot = self._slot_of.get(block_hash)
-            if slot is not None:
-                self._victims.settle(self._blocks[slot], now_us)
+        for slot in [self._slot_of[h] for h in hashes if h in self._slot_of]:
+            self._victims.settle(self._blocks[slot], now_us)
 
     # ------------------------------------------------------------------ slots
     def _occupy(self, scope_id: int, count: int, now_us: int) -> list[Block]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import final
 
 from .account import Account
@@ -71,8 +70,7 @@ class Valuing:
         account = self._accounts[block.scope_id]
         times: Sequence[int] = self.future.get(block.block_hash, ()) if block.block_hash is not None else ()
         later = bisect_right(times, now_us)
-        return replace(
-            view,
+        return view._replace(
             account_used=account.used,
             account_reserved=account.reserved,
             balance_blocks=self._balance(block.scope_id, now_us),
