@@ -48,6 +48,25 @@ def prefill_ps(coefficients: PrefillCoefficients, new_tokens: int, cached_tokens
     )
 
 
+def paced(coefficients: PrefillCoefficients, pace_permille: int) -> PrefillCoefficients:
+    """The coefficients of a node that takes so many thousandths of the model's time, each rounded down."""
+    return PrefillCoefficients(
+        coefficients.c0_ps * pace_permille // 1000,
+        coefficients.c1_ps_per_token * pace_permille // 1000,
+        coefficients.c2_ps_per_token * pace_permille // 1000,
+        coefficients.c3_ps_per_token2 * pace_permille // 1000,
+        coefficients.c4_ps_per_token2 * pace_permille // 1000,
+    )
+
+
+def decode_ps(step_ps: int, ps_per_token: int, steps: int, context_tokens: int) -> int:
+    """Time to decode `steps` tokens one after the other, the first of them with `context_tokens` before it.
+
+    Each reads the weights (`step_ps`) and the keys and values before it.
+    """
+    return steps * (step_ps + ps_per_token * context_tokens) + ps_per_token * (steps * (steps - 1) // 2)
+
+
 def up_to_us(time_ps: int) -> int:
     """The least whole number of microseconds that is not shorter."""
     return -(-time_ps // PS_PER_US)

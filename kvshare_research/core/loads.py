@@ -8,7 +8,10 @@ from typing import final, overload
 
 import numpy as np
 
-from .nouns import Column, NodeLoad
+from .nouns import PERMILLE, Column, NodeLoad, Outcome, QuoteTable, Request, Status
+
+PACE_MEMORY = 16  # works that the present pace tells of
+OUTLIER = 4  # one work counts as no more than so many times what was expected of it, and no less than that part of it
 
 
 @final
@@ -22,6 +25,7 @@ class LoadTable(Sequence[NodeLoad]):
     queued_work_us: Column
     used_blocks: Column
     capacity_blocks: Column
+    pace_permille: Column
 
     def __len__(self) -> int:
         return len(self.alive)
@@ -42,6 +46,7 @@ class LoadTable(Sequence[NodeLoad]):
             queued_work_us=int(self.queued_work_us[i]),
             used_blocks=int(self.used_blocks[i]),
             capacity_blocks=int(self.capacity_blocks[i]),
+            pace_permille=int(self.pace_permille[i]),
         )
 
     def __iter__(self) -> Iterator[NodeLoad]:
@@ -64,31 +69,127 @@ def load_table(rows: Sequence[NodeLoad]) -> LoadTable:
         queued_work_us=column("queued_work_us"),
         used_blocks=column("used_blocks"),
         capacity_blocks=column("capacity_blocks"),
+        pace_permille=column("pace_permille"),
     )
 
 
-class Loads:
-    """The router's account of its nodes. Work counts until the first token, requests and tokens until the end."""
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What a request is predicted to take of its executor: as quoted, at the node's pace, and as the model says."""
+
+    node: int
+    first_us: int  # to the first token
+    rest_us: int  # from there on, as far as it keeps others waiting
+    merge_us: int
+    model_prefill_us: int
+    model_decode_us: int
+
+
+class Pace:
+    """How long a kind of work takes on each node, in thousandths of what its cost model says.
+
+    What was observed over what the model said of it, summed over the last few works (an exponential window that begins
+    with the model's own word), so that long works count for more and a queue is right as a whole. What slows all
+    work of a node shows here: two ranks at one memory bus, a hot core, a batch that decodes beside it.
+    """
 
     def __init__(self, node_count: int) -> None:
-        zeros = [np.zeros(node_count, np.int64) for _ in range(7)]
+        self.permille = np.full(node_count, PERMILLE, np.int64)
+        self._model_us, self._actual_us = [0] * node_count, [0] * node_count
+
+    def observed(self, node: int, model_us: int, actual_us: int) -> None:
+        """Work that the model puts at `model_us` took `actual_us`; work that takes the model no time says nothing."""
+        if model_us <= 0:
+            return
+        expected_us = model_us * int(self.permille[node]) // PERMILLE
+        seen_us = min(OUTLIER * expected_us, max(expected_us // OUTLIER, actual_us))
+        known_us, took_us = self._model_us[node], self._actual_us[node]
+        if known_us == 0:
+            known_us = took_us = model_us
+        self._model_us[node] = known_us * (PACE_MEMORY - 1) // PACE_MEMORY + model_us
+        self._actual_us[node] = took_us * (PACE_MEMORY - 1) // PACE_MEMORY + seen_us
+        self.permille[node] = max(1, self._actual_us[node] * PERMILLE // self._model_us[node])
+
+    def forget(self, node: int) -> None:
+        """Nothing was observed of the node."""
+        self.permille[node], self._model_us[node], self._actual_us[node] = PERMILLE, 0, 0
+
+
+class Queue:
+    """The work one node has been sent and not reported done, in its two parts: to a first token, and from there on.
+
+    An engine is at one part at a time: at the answer that is being decoded, else at the oldest request. An answer
+    that takes no time (beside a batch, it keeps nobody waiting) is no part.
+    """
+
+    def __init__(self) -> None:
+        self.since_us = 0  # when the part that the engine is at began
+        self.total_us = 0
+        self._computing: dict[int, tuple[int, int]] = {}  # (to the first token, from there on) by request
+        self._decoding: dict[int, int] = {}
+
+    @property
+    def current_us(self) -> int:
+        """The predicted time of the part that the engine is at; 0 where there is nothing to do."""
+        for rest_us in self._decoding.values():
+            return rest_us
+        for first_us, _ in self._computing.values():
+            return first_us
+        return 0
+
+    def add(self, request_id: int, first_us: int, rest_us: int, now_us: int) -> None:
+        """The request has joined."""
+        if not self._computing and not self._decoding:
+            self.since_us = now_us
+        self._computing[request_id] = (first_us, rest_us)
+        self.total_us += first_us + rest_us
+
+    def answered(self, request_id: int, now_us: int) -> None:
+        """The first token of the request has come, once; its decoding begins."""
+        if (parts := self._computing.pop(request_id, None)) is None:
+            return
+        self.total_us -= parts[0]
+        if parts[1] > 0:
+            self._decoding[request_id] = parts[1]
+        self.since_us = now_us
+
+    def ended(self, request_id: int, now_us: int) -> None:
+        """The request has left, answered or not."""
+        self.answered(request_id, now_us)
+        if (rest_us := self._decoding.pop(request_id, None)) is not None:
+            self.total_us -= rest_us
+            self.since_us = now_us
+
+    def left_us(self, now_us: int) -> int:
+        """Predicted work not yet done; a part that takes longer than predicted does not shorten those behind it."""
+        current_us = self.current_us
+        return self.total_us - min(current_us, now_us - self.since_us)
+
+
+class Loads:
+    """The router's account of its nodes: what each has been sent, how fast it works, and its word on its pool."""
+
+    def __init__(self, node_count: int) -> None:
+        self.prefill_pace, self.decode_pace = Pace(node_count), Pace(node_count)
         self._alive = np.ones(node_count, np.int64)
-        self._used_blocks, self._capacity_blocks = zeros[0], zeros[1]
-        self._requests, self._tokens, self._work_us, self._busy_until_us, self._working = zeros[2:]
+        self._used_blocks, self._capacity_blocks = np.zeros(node_count, np.int64), np.zeros(node_count, np.int64)
+        self._requests, self._tokens = np.zeros(node_count, np.int64), np.zeros(node_count, np.int64)
+        self._queues = [Queue() for _ in range(node_count)]
 
     def at(self, now_us: int, excluded: int | None) -> LoadTable:
         """The nodes as believed at `now_us`, `excluded` not alive."""
         alive = self._alive.copy()
         if excluded is not None:
             alive[excluded] = 0
-        left_us = np.where(self._working > 0, np.maximum(self._busy_until_us - now_us, 0), 0)
         return LoadTable(
             alive=alive,
             queued_requests=self._requests.copy(),
             queued_tokens=self._tokens.copy(),
-            queued_work_us=left_us,
+            queued_work_us=np.array([queue.left_us(now_us) for queue in self._queues], np.int64),
             used_blocks=self._used_blocks.copy(),
             capacity_blocks=self._capacity_blocks.copy(),
+            pace_permille=self.prefill_pace.permille.copy(),
         )
 
     def live(self) -> list[int]:
@@ -96,24 +197,42 @@ class Loads:
         nodes: list[int] = np.flatnonzero(self._alive).tolist()
         return nodes
 
-    def sent(self, node: int, token_count: int, work_us: int, now_us: int) -> None:
-        """A request of so many prompt tokens, predicted to take `work_us`, is on its way to the node."""
-        self._requests[node] += 1
-        self._tokens[node] += token_count
-        self._working[node] += 1
-        self._work_us[node] += work_us
-        self._busy_until_us[node] = max(int(self._busy_until_us[node]), now_us) + work_us
+    def service(self, table: QuoteTable, row: int, *, keeps_engine: bool) -> Service:
+        """What the request would take by this row. Beside a batch (not `keeps_engine`) an answer keeps nobody waiting;
+        what it costs the others shows in their pace."""
+        node, prefill_us, merge_us = int(table.executor[row]), int(table.prefill_us[row]), int(table.merge_us[row])
+        rest_us = table.decode_us * int(self.decode_pace.permille[node]) // PERMILLE
+        return Service(
+            node=node,
+            first_us=prefill_us + merge_us,
+            rest_us=rest_us if keeps_engine else 0,
+            merge_us=merge_us,
+            model_prefill_us=prefill_us * PERMILLE // int(self.prefill_pace.permille[node]),
+            model_decode_us=table.decode_us,
+        )
 
-    def computed(self, node: int, work_us: int, now_us: int) -> None:
-        """The predicted work of one request is done; what is left starts now."""
-        self._working[node] -= 1
-        self._work_us[node] -= work_us
-        self._busy_until_us[node] = now_us + self._work_us[node]
+    def learn(self, service: Service, served: Outcome) -> None:
+        """The node's pace, from a request that took its plan to the end."""
+        if served.status == Status.DONE:
+            prefill_us = served.prefill_us + max(0, served.merge_us - service.merge_us)
+            self.prefill_pace.observed(service.node, service.model_prefill_us, prefill_us)
+            self.decode_pace.observed(service.node, service.model_decode_us, served.decode_us)
 
-    def ended(self, node: int, token_count: int) -> None:
-        """A request, its work counted off before, no longer concerns the node."""
+    def sent(self, request: Request, service: Service, now_us: int) -> None:
+        """The request is on its way to the node it was predicted for."""
+        self._requests[service.node] += 1
+        self._tokens[service.node] += request.token_count
+        self._queues[service.node].add(request.request_id, service.first_us, service.rest_us, now_us)
+
+    def answered(self, node: int, request_id: int, now_us: int) -> None:
+        """The first token of a request has come."""
+        self._queues[node].answered(request_id, now_us)
+
+    def ended(self, node: int, request: Request, now_us: int) -> None:
+        """A request no longer concerns the node."""
         self._requests[node] -= 1
-        self._tokens[node] -= token_count
+        self._tokens[node] -= request.token_count
+        self._queues[node].ended(request.request_id, now_us)
 
     def reported(self, node: int, used_blocks: int, capacity_blocks: int) -> None:
         """The node's own word on its pool."""
@@ -123,6 +242,8 @@ class Loads:
         """The node is believed dead."""
         self._alive[node] = 0
 
-    def joined(self, node: int, capacity_blocks: int, now_us: int) -> None:
-        """The node is alive and has nothing to do."""
-        self._alive[node], self._busy_until_us[node], self._capacity_blocks[node] = 1, now_us, capacity_blocks
+    def joined(self, node: int, capacity_blocks: int) -> None:
+        """The node is alive, and nothing is known of how fast it works."""
+        self._alive[node], self._capacity_blocks[node] = 1, capacity_blocks
+        self.prefill_pace.forget(node)
+        self.decode_pace.forget(node)

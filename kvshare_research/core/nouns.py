@@ -166,9 +166,10 @@ class NodeLoad:
     alive: bool = True
     queued_requests: int = 0  # dispatched by this router and not finished
     queued_tokens: int = 0  # prompt tokens of those, not discounted by cache hits
-    queued_work_us: int = 0  # predicted compute not yet finished
+    queued_work_us: int = 0  # predicted prefill and decode not yet finished
     used_blocks: int = 0
     capacity_blocks: int = 0
+    pace_permille: int = 1000  # how long its prefills take, in thousandths of what the cost model says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +198,7 @@ class Piece:
 
 NO_NODE = -1  # only inside QuoteTable columns, where an int64 must stand
 
+PERMILLE = 1000
 Column = NDArray[np.int64]
 
 
@@ -237,6 +239,7 @@ class QuoteTable:
     ingress: int = 0  # the node nearest to the client
     session: int = 0  # equal for requests of one session, user or tenant, whichever is known
     start: int = 0  # equal for prompts with an equal start (256 tokens, or the first block where that is longer)
+    decode_us: int = 0  # from the first token to the last, by the cost model, wherever it runs
 
     def __len__(self) -> int:
         return len(self.action)

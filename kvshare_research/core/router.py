@@ -13,7 +13,7 @@ from . import messages as m
 from .directory import Directory
 from .foresight import Foresight, best_source, front, stand_in
 from .judging import judge
-from .loads import Loads
+from .loads import Loads, Service
 from .nouns import Action, Chain, Match, MissReason, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
 from .planning import Decision, missed_tokens, plan_of
 from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
@@ -33,6 +33,8 @@ class RouterPolicy:
     block_bytes: int
     guess_us: int = 0  # how long blocks are expected on an executor before it confirms them; 0: never guessed
     prefetch: Prefetch | None = None
+    learns_pace: bool = True  # whether quotes follow what each node's work has taken lately
+    batch_max: int = 1  # requests a worker decodes beside a prefill; 1: an answer keeps its engine to the end
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,9 +44,8 @@ class _Pending:
     arrived: m.Arrived
     decision: Decision
     received_us: int
-    service_us: int
+    service: Service
     returned: bool = False
-    computed: bool = False
     first_token_us: int | None = None
 
 
@@ -101,15 +102,16 @@ class Router:
         return all(self._acknowledged[node] >= self.directory.revision for node in self._loads.live())
 
     # ------------------------------------------------------------------ the sentence
-    def _plan(self, arrived: m.Arrived, now_us: int, excluded: int | None = None) -> tuple[Decision, int]:
-        """The decision, and the predicted time the executor will be busy with it."""
+    def _plan(self, arrived: m.Arrived, now_us: int, excluded: int | None = None) -> tuple[Decision, Service]:
+        """The decision, and how long the executor is predicted to be busy with it."""
         request, chain = arrived.request, arrived.chain
         match = self.replica.match(chain)
         verdict, table = self._quoted(request, chain, match, now_us, excluded)
         row = self.policy.selector.select(table)
         plan = plan_of(table, row, request.request_id)
-        service_us = int(table.prefill_us[row] + table.merge_us[row])
-        return Decision(plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks), service_us
+        serial = self.policy.batch_max == 1
+        service = self._loads.service(table, row, keeps_engine=serial)
+        return Decision(plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks), service
 
     def _arrived(self, event: m.Arrived, now_us: int) -> tuple[m.RouterEffect, ...]:
         wanted = event.request.executor
@@ -118,21 +120,21 @@ class Router:
         if not any(wanted in (None, node) for node in self._loads.live()):
             reason = "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
             return self._rejected(event, reason, now_us)
-        decision, service_us = self._plan(event, now_us)
+        decision, service = self._plan(event, now_us)
         self.replica.store.seen(event.chain)
-        return self._dispatched(event, decision, service_us, now_us, received_us=now_us)
+        return self._dispatched(event, decision, service, now_us, received_us=now_us)
 
     def _dispatched(
-        self, event: m.Arrived, decision: Decision, service_us: int, now_us: int, *, received_us: int,
+        self, event: m.Arrived, decision: Decision, service: Service, now_us: int, *, received_us: int,
         returned: bool = False,
     ) -> tuple[m.RouterEffect, ...]:  # fmt: skip
         request, plan = event.request, decision.plan
-        self._loads.sent(plan.executor, request.token_count, service_us, now_us)
+        self._loads.sent(request, service, now_us)
         for piece in plan.pieces:
             size = piece.block_count * self.policy.block_bytes
             self.links = self.links.sending(piece.source, plan.executor, size)
         self._pending[request.request_id] = _Pending(
-            arrived=event, decision=decision, received_us=received_us, service_us=service_us, returned=returned
+            arrived=event, decision=decision, received_us=received_us, service=service, returned=returned
         )
         if self.policy.guess_us:
             hashes = event.chain.block_hashes(0, event.chain.block_count)
@@ -211,7 +213,7 @@ class Router:
             return ()  # a node thought lost has answered after all
         if pending.first_token_us is None:
             pending.first_token_us = now_us
-            self._computed(pending, now_us)
+            self._loads.answered(event.node, event.request_id, now_us)
         return ()
 
     def _completed(self, event: m.Completed, now_us: int) -> tuple[m.RouterEffect, ...]:
@@ -222,6 +224,9 @@ class Router:
         self._settle(pending, now_us)
         if self.promotion.ended(event.request_id):
             return self._install(now_us)
+        planned = event.outcome.prompt_tokens - pending.decision.plan.reused_blocks * pending.arrived.chain.block_tokens
+        if self.policy.learns_pace and event.outcome.computed_tokens == planned:  # else it says nothing of the pace
+            self._loads.learn(pending.service, event.outcome)
         plan, request, chain = pending.decision.plan, pending.arrived.request, pending.arrived.chain
         theirs = event.outcome
         first = pending.first_token_us if pending.first_token_us is not None else now_us
@@ -260,9 +265,9 @@ class Router:
         pinned = pending.arrived.request.executor is not None
         if pending.returned or not others or pinned:
             return self._rejected(pending.arrived, event.reason, now_us, received_us=pending.received_us)
-        decision, service_us = self._plan(pending.arrived, now_us, excluded=event.node)
+        decision, service = self._plan(pending.arrived, now_us, excluded=event.node)
         return self._dispatched(
-            pending.arrived, decision, service_us, now_us, received_us=pending.received_us, returned=True
+            pending.arrived, decision, service, now_us, received_us=pending.received_us, returned=True
         )
 
     def _rejected(
@@ -290,14 +295,7 @@ class Router:
         for piece in plan.pieces:
             size = piece.block_count * self.policy.block_bytes
             self.links = self.links.sending(piece.source, plan.executor, -size)
-        self._computed(pending, now_us)
-        self._loads.ended(plan.executor, pending.arrived.request.token_count)
-
-    def _computed(self, pending: _Pending, now_us: int) -> None:
-        """What the executor was predicted to compute for the request is done, once."""
-        if not pending.computed:
-            pending.computed = True
-            self._loads.computed(pending.decision.plan.executor, pending.service_us, now_us)
+        self._loads.ended(plan.executor, pending.arrived.request, now_us)
 
     # ------------------------------------------------------------------ what becomes of the cluster
     def _pool_changed(self, event: m.PoolChanged, now_us: int) -> tuple[m.RouterEffect, ...]:
@@ -337,7 +335,7 @@ class Router:
         return tuple(effects)
 
     def _node_joined(self, event: m.NodeJoined, now_us: int) -> tuple[m.RouterEffect, ...]:
-        self._loads.joined(event.node, event.capacity_blocks, now_us)
+        self._loads.joined(event.node, event.capacity_blocks)
         self.promotion.changed(event.node, self._loads.live())
         keep = m.SendKeep(node=event.node, prefixes=self.promotion.prefixes)
         return (m.SendDirectory(node=event.node, directory=self.directory), *((keep,) if keep.prefixes else ()))

@@ -48,12 +48,15 @@ class Calibration:
     coefficients: PrefillCoefficients | None = None
     standard_errors_ps: tuple[float, ...] = (0.0,) * COEFFICIENT_COUNT
     merge_ps_per_byte: int | None = None
+    decode_step_ps: int | None = None
+    decode_ps_per_token: int = 0
     link_model: LinkModel = field(default_factory=LinkModel)
     fitted_count: int = 0
     held_out_count: int = 0
     fit_error_ratio: float = 0.0
     held_out_error_ratio: float = 0.0
     points: tuple[Point, ...] = ()
+    decode_points: tuple[Point, ...] = ()  # tokens decoded, context tokens before the first of them, us
 
     @classmethod
     def none(cls) -> Calibration:
@@ -73,11 +76,16 @@ class Calibration:
 
     def applied_to(self, cost: Cost) -> Cost:
         """`cost` with measured coefficients; as it is where nothing was measured or it takes none."""
-        if not isinstance(cost, TtftCost):
-            return cost
+        return replace(cost, **self.measured()) if isinstance(cost, TtftCost) else cost
+
+    def measured(self) -> dict[str, Any]:
+        """The fields of `TtftCost` that were measured, by name."""
+        found: dict[str, Any] = {} if self.coefficients is None else self.coefficients._asdict()
         if self.merge_ps_per_byte is not None:
-            cost = replace(cost, merge_ps_per_byte=self.merge_ps_per_byte)
-        return cost if self.coefficients is None else replace(cost, **self.coefficients._asdict())
+            found["merge_ps_per_byte"] = self.merge_ps_per_byte
+        if self.decode_step_ps is not None:
+            found |= {"decode_step_ps": self.decode_step_ps, "decode_ps_per_token": self.decode_ps_per_token}
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` gives an equal calibration."""
@@ -90,12 +98,15 @@ class Calibration:
             "coefficients": None if self.coefficients is None else self.coefficients._asdict(),
             "standard_errors_ps": list(self.standard_errors_ps),
             "merge_ps_per_byte": self.merge_ps_per_byte,
+            "decode_step_ps": self.decode_step_ps,
+            "decode_ps_per_token": self.decode_ps_per_token,
             "link_model": {name: getattr(self.link_model, name) for name in LinkModel.__dataclass_fields__},
             "fitted_count": self.fitted_count,
             "held_out_count": self.held_out_count,
             "fit_error_ratio": self.fit_error_ratio,
             "held_out_error_ratio": self.held_out_error_ratio,
             "points": [list(point) for point in self.points],
+            "decode_points": [list(point) for point in self.decode_points],
         }
 
     @classmethod
@@ -107,7 +118,8 @@ class Calibration:
                 values["coefficients"] = PrefillCoefficients(**values["coefficients"])
             values["standard_errors_ps"] = tuple(values["standard_errors_ps"])
             values["link_model"] = LinkModel(**values["link_model"])
-            values["points"] = tuple((int(s), int(k), int(us)) for s, k, us in values["points"])
+            for name in ("points", "decode_points"):
+                values[name] = tuple((int(s), int(k), int(us)) for s, k, us in values.get(name, ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"not a calibration ({error}); remove it to measure again") from None
@@ -194,15 +206,18 @@ def calibrate(
     points: Sequence[Point],
     transfers: Sequence[Transfer] = (),
     merges: Sequence[Transfer] = (),
+    decodes: Sequence[Point] = (),
     seed: int = 0,
 ) -> Calibration:
     """The calibration that explains the timings; equal inputs give equal values.
 
-    `points` are prefills, `transfers` probes of links (all links together), `merges` copies of landed bytes. One in
-    four prefill shapes is held out by `seed` and is never seen by the fit.
+    `points` are prefills, `transfers` probes of links (all links together), `merges` copies of landed bytes,
+    `decodes` answers (tokens, context before them, us). One in four prefill shapes is held out by `seed` and is never
+    seen by the fit.
     """
     fitted, held_out = held_out_split(points, seed)
     coefficients, errors_ps = fit_prefill(fitted)
+    step_ps, ps_per_token = fit_decode(decodes)
     return Calibration(
         model=model,
         device=device,
@@ -212,12 +227,15 @@ def calibrate(
         coefficients=coefficients,
         standard_errors_ps=errors_ps,
         merge_ps_per_byte=rate_of(merges),
+        decode_step_ps=step_ps,
+        decode_ps_per_token=ps_per_token,
         link_model=link_model_of(transfers, LinkModel()),
         fitted_count=len(fitted),
         held_out_count=len(held_out),
         fit_error_ratio=median_error(coefficients, fitted),
         held_out_error_ratio=median_error(coefficients, held_out),
         points=tuple(points),
+        decode_points=tuple(decodes),
     )
 
 
@@ -261,6 +279,23 @@ def median_error(coefficients: PrefillCoefficients, points: Sequence[Point]) -> 
     """Median of |predicted - measured| / measured; 0 without points."""
     errors = [abs(prefill_ps(coefficients, new, cached) / PS_PER_US - us) / us for new, cached, us in points]
     return statistics.median(errors) if errors else 0.0
+
+
+def fit_decode(points: Sequence[Point]) -> tuple[int | None, int]:
+    """(ps a token, ps a token and token before it), both >= 0, from the medians at the least and the largest context.
+
+    The step is None without points. Answers are short beside their contexts, so a line through two points is enough.
+    """
+    if not points:
+        return None, 0
+    by_context: dict[int, list[float]] = {}
+    for count, context, us in points:
+        by_context.setdefault(context + (count - 1) // 2, []).append(us * PS_PER_US / count)
+    rows = [(context, statistics.median(times)) for context, times in sorted(by_context.items())]
+    (near, near_ps), (far, far_ps) = rows[0], rows[-1]
+    slope = max(0.0, (far_ps - near_ps) / (far - near)) if far > near else 0.0
+    middle = (near_ps + far_ps) / 2 - slope * (near + far) / 2
+    return max(0, round(middle)), round(slope)
 
 
 def rate_of(transfers: Sequence[Transfer]) -> int | None:

@@ -21,6 +21,7 @@ from kvshare_research.core.costing import (
     PrefillCoefficients,
     fetch_ps,
     overlap_us,
+    paced,
     prefill_ps,
     setup_ps,
     ttft_us,
@@ -66,8 +67,8 @@ PULL, MULTI_PULL, SPLIT = int(Action.PULL), int(Action.MULTI_PULL), int(Action.S
 SOURCE, PULLED, TTFT = COLUMNS.index("source"), COLUMNS.index("pulled_blocks"), COLUMNS.index("ttft_us")
 
 # Rows of `nodes` and layers of `links`: arrays and not records, since few arguments compile and call quickest.
-NODE_ROWS, LINK_ROWS = 5, 4
-DEPTH, READ_PS_PER_BYTE, QUEUED_WORK_US, QUEUED_TOKENS, QUEUED_REQUESTS = range(NODE_ROWS)
+NODE_ROWS, LINK_ROWS = 6, 4
+DEPTH, READ_PS_PER_BYTE, QUEUED_WORK_US, QUEUED_TOKENS, QUEUED_REQUESTS, PACE_PERMILLE = range(NODE_ROWS)
 RTT_US, RTT_HIGH_US, PS_PER_BYTE_HIGH, INFLIGHT_BYTES = range(LINK_ROWS)
 
 Ints = NDArray[np.int64]
@@ -325,11 +326,13 @@ def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int) -> i
     return kept - row
 
 
-def fill_rows(sheet: Sheet, executors: Ints) -> int:
-    """All rows are written, executor by executor; returns how many."""
-    fetching = may(sheet, PULL) or may(sheet, MULTI_PULL) or may(sheet, SPLIT)
+def fill_rows(job_sheet: Sheet, executors: Ints) -> int:
+    """All rows are written, executor by executor at its own pace; returns how many."""
+    fetching = may(job_sheet, PULL) or may(job_sheet, MULTI_PULL) or may(job_sheet, SPLIT)
     row = 0
     for executor in executors:
+        own = paced(job_sheet.coefficients, job_sheet.nodes[PACE_PERMILLE, executor])
+        sheet = Sheet(job_sheet.out, job_sheet.pieces, own, job_sheet.job, job_sheet.nodes, job_sheet.links)
         put_row(sheet, row, RECOMPUTE, executor, NO_NODE, 0, 0, 0, 0)
         row += 1
         resident = sheet.nodes[DEPTH, executor]
@@ -350,7 +353,7 @@ def compiled() -> Callable[[Sheet, Ints], int]:
     import numba
     from numba.extending import register_jitable
 
-    formulas = (prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us)
+    formulas = (paced, prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us)
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
     here = (
         put_row,

@@ -9,10 +9,10 @@ from typing import final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from kvshare_research.core.costing import PrefillCoefficients
+from kvshare_research.core.costing import PrefillCoefficients, decode_ps, up_to_us
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.loads import load_table
-from kvshare_research.core.nouns import Action, Chain, Piece, QuoteTable
+from kvshare_research.core.nouns import PERMILLE, Action, Chain, Piece, QuoteTable, Request
 from kvshare_research.core.ports import Cost, QuoteInput
 
 from .kernel import (
@@ -20,6 +20,7 @@ from .kernel import (
     DEPTH,
     LINK_ROWS,
     NODE_ROWS,
+    PACE_PERMILLE,
     PS_PER_BYTE_HIGH,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
@@ -50,7 +51,7 @@ class TtftCost(Cost):
     rows.
 
     Coefficients are integer picoseconds (see `core/costing.py`); a `Calibration` gives measured ones. The `no_*` fields
-    are ablations: what a model blind to round trips, rates, load or merging would quote.
+    are ablations: what a model blind to round trips, rates, load, merging or the pace of nodes would quote.
     """
 
     c0_ps: int
@@ -59,6 +60,8 @@ class TtftCost(Cost):
     c3_ps_per_token2: int
     c4_ps_per_token2: int
     merge_ps_per_byte: int
+    decode_step_ps: int = 0  # of one token of an answer
+    decode_ps_per_token: int = 0  # of each token before it, on top
     receiver_ps_per_byte: int = 0  # of the reader's own link, shared by all its sources; 0 is never the bottleneck
     tier_ps_per_byte: tuple[int, int, int] = (0, 0, 0)  # to read a block from device, host, disk memory
     sources_max: int = 4
@@ -68,6 +71,7 @@ class TtftCost(Cost):
     no_bandwidth: bool = False
     no_load: bool = False
     no_merge: bool = False
+    no_pace: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tier_ps_per_byte", tuple(self.tier_ps_per_byte))
@@ -75,7 +79,10 @@ class TtftCost(Cost):
             raise ConfigError(
                 f"`tier_ps_per_byte` has {len(self.tier_ps_per_byte)} values, expected device, host, disk"
             )
-        amounts = (*self.coefficients, self.merge_ps_per_byte, self.receiver_ps_per_byte, *self.tier_ps_per_byte)
+        amounts = (
+            *self.coefficients, self.merge_ps_per_byte, self.receiver_ps_per_byte, *self.tier_ps_per_byte,
+            self.decode_step_ps, self.decode_ps_per_token,
+        )  # fmt: skip
         if min(amounts) < 0:
             raise ConfigError("a cost coefficient is negative, expected all >= 0, so that more work never takes less")
         if self.sources_max < 1:
@@ -128,7 +135,13 @@ class TtftCost(Cost):
             ingress=request.ingress,
             session=request.session_id or request.user_id or request.tenant_id,
             start=_start(chain),
+            decode_us=self._decode_us(request),
         )
+
+    def _decode_us(self, request: Request) -> int:
+        """The whole answer after its first token, if nothing ends it early."""
+        steps = max(0, request.output_tokens_max - 1)
+        return up_to_us(decode_ps(self.decode_step_ps, self.decode_ps_per_token, steps, request.token_count))
 
     def _links(self, given: QuoteInput) -> Ints:
         """The layers that the kernel reads, blinded as configured."""
@@ -146,6 +159,7 @@ class TtftCost(Cost):
         alive = loads.alive
         nodes[QUEUED_TOKENS] = loads.queued_tokens
         nodes[QUEUED_REQUESTS] = loads.queued_requests
+        nodes[PACE_PERMILLE] = PERMILLE if self.no_pace else loads.pace_permille
         if not self.no_load:
             nodes[QUEUED_WORK_US] = loads.queued_work_us
         depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]

@@ -172,6 +172,12 @@ class Cluster:
         """Wall time in us of prefilling [start, end) on this node, a row per point; between cases only."""
         return self._measured(node, wire.MeasurePrefill(tuple(points), repeats, seed))
 
+    def measure_decode(
+        self, node: int, points: Sequence[tuple[int, int]], *, repeats: int, seed: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """Wall time in us of decoding after a context, a row per (context tokens, tokens); between cases only."""
+        return self._measured(node, wire.MeasureDecode(tuple(points), repeats, seed))
+
     def measure_link(self, source: int, reader: int, *, payload_bytes: int, repeats: int) -> tuple[int, ...]:
         """Time in us at `reader` from asking `source` for this many bytes (0: a round trip) until they are there."""
         if source == reader:

@@ -1,4 +1,4 @@
-"""What the compute thread runs: the engine calls behind Prefill and Decode, and prefill timings for calibration."""
+"""What the compute thread runs: the engine calls behind Prefill and Decode, and timings for calibration."""
 
 from __future__ import annotations
 
@@ -38,6 +38,25 @@ def computed(engine: Engine, effect: m.Prefill | m.Decode, tokens: Tokens, first
         return m.DecodeDone(request_id=request_id, tokens=rest.tokens, elapsed_us=rest.elapsed_us)
     except EngineError as error:
         return m.EngineFailed(request_id=request_id, reason=str(error))
+
+
+def decode_times_us(engine: Engine, asked: wire.MeasureDecode) -> tuple[tuple[int, ...], ...]:
+    """Wall time of each point and repeat, after random tokens; scaled up where an end token came early."""
+    rng = random.Random(asked.seed)
+    rows = []
+    for context, count in asked.points:
+        slots = range(-(-(context + count) // engine.pool.block_tokens))
+        draws = [rng.randrange(engine.spec.vocabulary_count) for _ in range(context)]
+        engine.prefill(np.array(draws, np.uint32), 0, context, slots)
+        times = []
+        for _ in range(asked.repeats):
+            first = next(t for t in draws if t not in engine.spec.end_token_ids)
+            began_ns = time.perf_counter_ns()
+            made = len(engine.decode(first, context, count, slots).tokens)
+            times.append((time.perf_counter_ns() - began_ns) * count // (1000 * made))
+        rows.append(tuple(times))
+    engine.reset()
+    return tuple(rows)
 
 
 def prefill_times_us(engine: Engine, asked: wire.MeasurePrefill) -> tuple[tuple[int, ...], ...]:

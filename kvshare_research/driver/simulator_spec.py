@@ -87,6 +87,11 @@ class SimulatorDriver:
         if not 0 <= self.event_loss_ratio < 1 or not 0 <= self.warmup_ratio < 1:
             raise ConfigError("`driver.event_loss_ratio` and `driver.warmup_ratio` are shares, expected 0 to below 1")
 
+    def decode_fields(self) -> dict[str, int]:
+        """What a cost model has to know of an answer that decodes alone, by its field names."""
+        step_ps = self.decode_step_ps + self.decode_ps_per_request
+        return {"decode_step_ps": step_ps, "decode_ps_per_token": self.decode_ps_per_token}
+
     def engine(self, coefficients: PrefillCoefficients, merge_ps_per_byte: int) -> EngineModel:
         """The engine of every node."""
         return EngineModel(

@@ -7,6 +7,7 @@ The router is rank 0, node n is rank n + 1.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from kvshare_research.driver.assembly import Assembly, Config, Place, assembly_p
 from kvshare_research.driver.blocks import UNSENT_BYTES_MAX, Blocks
 from kvshare_research.driver.clock import Clock, Rest
 from kvshare_research.driver.compute import ComputeThread, Then
-from kvshare_research.driver.jobs import Tokens, computed, prefill_times_us
+from kvshare_research.driver.jobs import Tokens, computed, decode_times_us, prefill_times_us
 from kvshare_research.driver.log import EventLog
 from kvshare_research.driver.probe import Prober
 from kvshare_research.transport import wire
@@ -204,7 +205,9 @@ class WorkerLoop:
             log = b"" if self._log is None else self._log.to_bytes()
             self._to_router(wire.Reported(self.node, self._counted(), log))
         elif isinstance(message, wire.MeasurePrefill):
-            self._measure_prefill(message)
+            self._measure(lambda engine: prefill_times_us(engine, message))
+        elif isinstance(message, wire.MeasureDecode):
+            self._measure(lambda engine: decode_times_us(engine, message))
         elif isinstance(message, wire.MeasureLink):
             self._probe_on(self._prober.start(message))
         else:
@@ -267,11 +270,11 @@ class WorkerLoop:
             raise RemoteError("asked to serve before an engine was loaded; call `Cluster.load` first")
         return self._engine
 
-    def _measure_prefill(self, message: wire.MeasurePrefill) -> None:
+    def _measure(self, timed: Callable[[Engine], tuple[tuple[int, ...], ...]]) -> None:
         engine = self._loaded()
 
         def measure() -> Then:
-            rows = prefill_times_us(engine, message)
+            rows = timed(engine)
             return lambda: self._to_router(wire.Measured(self.node, rows))
 
         self._compute.submit(measure)

@@ -132,13 +132,15 @@ class StudyAssembly(Assembly):
     def router(self, config: Config, place: Place) -> Router:
         prepare()  # no decision waits for the compiler
         directory, _ = parties(config, capacity_blocks=place.capacity_blocks, block_bytes=place.block_bytes)
+        cost = priced(config)
         policy = RouterPolicy(
-            cost=priced(config),
+            cost=cost,
             selector=component(config, "selector"),
             actions=actions(config),
             block_bytes=place.block_bytes,
             guess_us=component(config, "limits").guess_us,
             prefetch=foreseen(config),
+            learns_pace=not cost.no_pace,
         )
         return Router(
             policy=policy,

@@ -1,4 +1,4 @@
-"""Calibration before the measured cases: prefill on a worker, the merge of landed bytes, links between workers."""
+"""Calibration before the measured cases: prefill and decode on a worker, merges of landed bytes, links between them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ ROUND_TRIPS = 8
 TRANSFERS = 6
 TRANSFER_BLOCKS = 6
 MERGES = 3
+DECODED_TOKENS, DECODES = 4, 3  # so many tokens, so many times, after the shortest and the longest context
 ANY_LINK = "any"  # links are measured for each setting, not cached
 
 
 def calibrated(session: Session) -> calibration.Calibration:
-    """Prefill coefficients and merge rate of this model, device, dtype and thread count.
+    """Prefill and decode coefficients and merge rate of this model, device, dtype and thread count.
 
     Taken from the cache where they reach far enough, else measured now; `force=true` always measures.
     """
@@ -36,10 +37,11 @@ def calibrated(session: Session) -> calibration.Calibration:
     longest = max(len(item.tokens) for item in session.items(_case(session), config, 8))
     known = calibration.load(folder, model=model, device=device, dtype=dtype, threads=threads, link=ANY_LINK)
     fresh = session.run.values.force
-    if not fresh and known is not None and max(new + cached for new, cached, _ in known.points) >= longest // 2:
+    if not fresh and known is not None and _reaches(known, longest):
         session.progress.stage(f"calibration of this model is known ({folder / known.name})")
         return known
     points = _prefill_points(session, config, longest)
+    decodes = _decode_points(session, config, longest)
     session.progress.stage("measuring the merge of landed blocks")
     merges = [
         pull_once(session, _case(session), config) for _ in range(MERGES if session.cluster.node_count > 1 else 0)
@@ -52,6 +54,7 @@ def calibrated(session: Session) -> calibration.Calibration:
         link=ANY_LINK,
         points=points,
         merges=[m for m in merges if m[0]],
+        decodes=decodes,
         seed=session.run.values.seed,
     )
     calibration.save(made, folder)
@@ -81,14 +84,23 @@ def _prefill_points(session: Session, config: Mapping[str, Any], longest: int) -
     return [(new, cached, us) for (new, cached), times in zip(grid.points, rows, strict=True) for us in times]
 
 
+def _reaches(known: calibration.Calibration, longest: int) -> bool:
+    """Whether what was measured covers prompts of this length, answers included."""
+    return known.decode_step_ps is not None and max(new + cached for new, cached, _ in known.points) >= longest // 2
+
+
+def _decode_points(session: Session, config: Mapping[str, Any], longest: int) -> list[calibration.Point]:
+    """(tokens, context tokens, us), measured on the first worker, which has just run."""
+    contexts = (int(config["engine"]["block_tokens"]), longest - DECODED_TOKENS)
+    session.progress.stage("measuring decode")
+    points = [(context, DECODED_TOKENS) for context in contexts]
+    rows = session.cluster.measure_decode(0, points, repeats=DECODES, seed=0)
+    return [(count, context, us) for (context, count), times in zip(points, rows, strict=True) for us in times]
+
+
 def applied(config: dict[str, Any], made: calibration.Calibration, samples: list[list[int]]) -> dict[str, Any]:
     """The configuration of a case whose cost and links are as measured."""
-    cost: dict[str, int] = {}
-    if made.coefficients is not None:
-        cost |= made.coefficients._asdict()
-    if made.merge_ps_per_byte is not None:
-        cost["merge_ps_per_byte"] = made.merge_ps_per_byte
-    return config | {CALIBRATION: {"cost": cost, "link_samples": samples}}
+    return config | {CALIBRATION: {"cost": made.measured(), "link_samples": samples}}
 
 
 def link_samples(session: Session, config: Mapping[str, Any]) -> list[list[int]]:

@@ -75,6 +75,8 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
     block_bytes, capacity = driver.kv_bytes_per_token * block_tokens, driver.pool_tokens // block_tokens
     if driver.prefill is not None and not driver.miscalibrated:
         plain["cost"] = dict(plain["cost"]) | driver.prefill.coefficients._asdict()
+    if not driver.miscalibrated:
+        plain["cost"] = dict(plain["cost"]) | driver.decode_fields()
     assembly = StudyAssembly()
 
     future: dict[bytes, list[int]] = {}
@@ -90,6 +92,7 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
 
     place = Place(node=None, node_count=nodes, capacity_blocks=capacity, block_bytes=block_bytes, incarnation=1)
     router = assembly.router(plain, place)
+    router.policy = replace(router.policy, batch_max=driver.batch_max)
     links = link_rows(component(plain, "link"), nodes)
     if nodes > 1:
         first = links[0][1]

@@ -145,6 +145,14 @@ class MeasurePrefill(_Wire, frozen=True):
     seed: int
 
 
+class MeasureDecode(_Wire, frozen=True):
+    """Time decoding so many tokens after a context, for each point (context tokens, tokens), `repeats` times each."""
+
+    points: tuple[tuple[int, int], ...]
+    repeats: int
+    seed: int
+
+
 class MeasureLink(_Wire, frozen=True):
     """Time `repeats` answers of `payload_bytes` (0: bare round trips) from node `source`."""
 
@@ -201,6 +209,7 @@ Message = (
     | ReportAsked
     | Reported
     | MeasurePrefill
+    | MeasureDecode
     | MeasureLink
     | Measured
     | ProbeAsked

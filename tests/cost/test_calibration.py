@@ -118,14 +118,26 @@ def test_link_and_merge_are_medians() -> None:
 def test_a_cost_takes_it_and_nothing_measured_changes_nothing() -> None:
     cost = TtftCost(**PrefillCoefficients(1, 2, 3, 4, 5)._asdict(), merge_ps_per_byte=6)
     points = timings(TRUE, noise=0.02, outliers=0, seed=2)
-    found = c.calibrate(**KEY, points=points, merges=[(10, 1)])
+    found = c.calibrate(**KEY, points=points, merges=[(10, 1)], decodes=[(5, 98, 500), (5, 298, 700)])
     applied = found.applied_to(cost)
     assert isinstance(applied, TtftCost)
     assert applied.coefficients == found.coefficients
     assert applied.merge_ps_per_byte == 100_000
+    assert (applied.decode_step_ps, applied.decode_ps_per_token) == (80_000_000, 200_000)
     assert c.Calibration.none().applied_to(cost) == cost
     assert c.Calibration.none().prefill_us(100, 100) == 0
     assert found.prefill_us(100, 50) == pytest.approx(prefill_ps(TRUE, 100, 50) / PS_PER_US, rel=0.05)
+
+
+def test_decoding_costs_by_step_and_by_context() -> None:
+    """The planted line comes back through outliers; contexts that seem to speed it up are no reason to go below zero."""
+    times = [(4, context, 4 * (30_000 + 10 * (context + 1))) for context in (16, 16, 16, 256, 256, 256)]
+    assert c.fit_decode([*times, (4, 16, 900_000), (4, 256, 900_000)]) == (30_000 * PS_PER_US, 10 * PS_PER_US)
+    step_ps, per_token_ps = c.fit_decode([(4, 16, 120_000), (4, 256, 118_000)])
+    assert per_token_ps == 0
+    assert 29_500 * PS_PER_US <= step_ps <= 30_000 * PS_PER_US
+    assert c.fit_decode([(4, 64, 120_000)]) == (30_000 * PS_PER_US, 0)
+    assert c.fit_decode([]) == (None, 0)
 
 
 def test_it_survives_the_disk_and_serves_only_its_own_key(tmp_path: Path) -> None:
