@@ -48,6 +48,10 @@ class Promotion:
         """The released set as nodes are told it."""
         return tuple(self._prefixes.values())
 
+    def settled(self) -> bool:
+        """Whether all that is released is shared, or an installation has failed and none is under way."""
+        return self.shared == frozenset(self._prefixes) or (bool(self._failed) and not self._open)
+
     def release(self, prefixes: Sequence[Chain], live: Iterable[int]) -> None:
         """This is the released set from now on; what is no longer in it is shared no more, at once."""
         deepest_first = sorted(prefixes, key=lambda chain: (-chain.block_count, name_of(chain)))

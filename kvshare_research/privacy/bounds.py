@@ -18,19 +18,38 @@ def clopper_pearson(hits: int, trials: int, alpha: float) -> tuple[float, float]
     return low, high
 
 
-def epsilon_lower(hits_in: int, hits_out: int, trials: int, delta: float, confidence: float = 0.99) -> float:
-    """The largest epsilon ruled out by an event seen `hits_in` times of `trials` with the unit and `hits_out` without.
+def epsilon_lower(
+    hits_in: int, hits_out: int, trials: int, delta: float, confidence: float = 0.99, trials_out: int | None = None
+) -> float:
+    """The largest epsilon ruled out by an event seen `hits_in` times of `trials` with the unit and `hits_out` without
+    (of as many, or of `trials_out`).
 
     Privacy says P_in(E) <= e^eps P_out(E) + delta, also the other way round and for the complement of E.
     """
     alpha = (1 - confidence) / 2
     best = 0.0
-    rows = ((hits_in, hits_out), (hits_out, hits_in))
-    for one, other in (*rows, *((trials - a, trials - b) for a, b in rows)):
-        low, high = clopper_pearson(one, trials, alpha)[0], clopper_pearson(other, trials, alpha)[1]
+    inside, outside = (hits_in, trials), (hits_out, trials if trials_out is None else trials_out)
+    rows = ((inside, outside), (outside, inside))
+    complements = tuple(tuple((n - k, n) for k, n in row) for row in rows)
+    for (one, of), (other, of_others) in (*rows, *complements):
+        low, high = clopper_pearson(one, of, alpha)[0], clopper_pearson(other, of_others, alpha)[1]
         if low > delta:
             best = max(best, math.log((low - delta) / high))
     return best
+
+
+RESAMPLES = 2_000
+
+
+def area(inside: NDArray[np.float64], outside: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
+    """The chance that a score of one with the unit is above one without, ties half, and its 95 % bootstrap interval."""
+    above = (inside[:, None] > outside[None, :]) + 0.5 * (inside[:, None] == outside[None, :])
+    rng = np.random.default_rng(seed)
+    weights_in = rng.multinomial(len(inside), np.full(len(inside), 1 / len(inside)), RESAMPLES) / len(inside)
+    weights_out = rng.multinomial(len(outside), np.full(len(outside), 1 / len(outside)), RESAMPLES) / len(outside)
+    drawn = ((weights_in @ above) * weights_out).sum(1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(above.mean()), float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,8 @@ def _arrivals(run: Run, config: Mapping[str, Any], fleet: Fleet) -> Any:
     nothing: Any = None  # a trace names its content
     given = WorkloadInput(
         tokenizer=nothing, directory=base, catalogue=catalogue, seed=run.values.seed,
-        block_tokens=fleet.hasher.space.block_tokens, node_count=node_count_of(run), pool_blocks=capacity * node_count_of(run),
+        block_tokens=fleet.hasher.space.block_tokens, node_count=node_count_of(run),
+        pool_blocks=capacity * node_count_of(run),
     )  # fmt: skip
     for index, item in enumerate(workload.stream(given)):
         yield fleet.arrival(item, index, item.request.arrival_us)
