@@ -73,11 +73,15 @@ class Attacks:
         for case in CASES:
             apart = self._seen(case, self.scene)
             at_once = self._seen(case, replace(self.scene, gap_us=0, seed=self.scene.seed + 1))
-            signals = {"time": -apart.ttft_us, "order": -at_once.finished_us, "reused tokens": apart.reused_tokens}
+            signals = {
+                "time": -apart.ttft_us, "order": -at_once.finished_us, "reused tokens": apart.reused_tokens,
+                "served by": apart.elsewhere,
+            }  # fmt: skip
             for signal, scores in signals.items():
                 found = power(scores, self.scene.seed)
-                # answers come in the order of a first-come queue, so the order is no attack of its own
-                real = signal != "order"
+                # a first-come queue keeps the order, and half the victims are nearest to where the attacker is:
+                # these two have stronger attacks of their own among the channels
+                real = signal not in ("order", "served by")
                 yield Row(guard=case.name, signal=signal, power=found, verdict=verdict(case, found, real))
 
     def _seen(self, case: Case, scene: Scene) -> Seen:

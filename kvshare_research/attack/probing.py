@@ -33,7 +33,7 @@ from kvshare_research.retention.lru import LruRetention
 from kvshare_research.schedule.fcfs import FcfsSchedule
 from kvshare_research.selector.cheapest import Cheapest
 
-from .prompts import Writer, random_text
+from .prompts import Tokens, Writer, random_text
 from .scores import Floats
 
 VICTIM, ATTACKER, OTHERS = 1, 2, 3
@@ -49,6 +49,7 @@ BASE = (
 )
 BLOCK_TOKENS, BLOCK_BYTES = 16, 1 << 19
 RTT_US = 200
+FIRST_COME = FcfsSchedule()
 VOCABULARY = 50_000
 
 
@@ -71,12 +72,27 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What the attacker does besides guessing, and where it meets the fleet."""
+
+    schedule: Schedule = FIRST_COME
+    dummies: int = 0  # prompts that keep the engine busy, so that all candidates of a secret wait together
+    apart: bool = False  # the victim is nearest to node 1, the attacker to node 0, others pinned; else all anywhere
+    claims: bool = False  # its prompts say that they are the victim's
+    believed: bool = False  # a hole: the driver takes the claim for the identity
+
+
+PLAIN = Ways()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """What the attacker is told of each probe: [secret, candidate], candidate 0 the right one."""
 
     ttft_us: Floats
     finished_us: Floats
     reused_tokens: Floats
+    elsewhere: Floats  # 1 where another node than the nearest served it
 
 
 @dataclass(slots=True)
@@ -87,14 +103,16 @@ class _Trace:
     probes: dict[int, tuple[int, int]]
 
 
-def play(scene: Scene, tenancy: Tenancy, *, shared_secret: bool, constant_shape: bool) -> Seen:
+def play(
+    scene: Scene, tenancy: Tenancy, *, shared_secret: bool = False, constant_shape: bool = False, ways: Ways = PLAIN
+) -> Seen:
     """All probes of all secrets under one tenancy. `shared_secret`: the secret stands in text of a group that the
     attacker belongs to. `constant_shape`: answers are held back to what computing everything far away would take."""
     directory = tenancy.directory(BASE)
     directory = replace(directory, accounts=tenancy.accounts(directory, scene.capacity_blocks))
-    trace = _trace(scene, tenancy, directory, GUILD if shared_secret else None)
+    trace = _trace(scene, tenancy, directory, GUILD if shared_secret else None, ways)
     sim = modelled_fleet(
-        directory, FcfsSchedule(), nodes=scene.nodes, capacity_blocks=scene.capacity_blocks,
+        directory, ways.schedule, nodes=scene.nodes, capacity_blocks=scene.capacity_blocks,
         us_per_token=scene.us_per_token, seed=scene.seed,
     )  # fmt: skip
     sim.feed(iter(trace.arrivals))
@@ -138,7 +156,7 @@ def modelled_fleet(
     )
 
 
-def _trace(scene: Scene, tenancy: Tenancy, directory: Directory, shared: Scope | None) -> _Trace:
+def _trace(scene: Scene, tenancy: Tenancy, directory: Directory, shared: Scope | None, ways: Ways) -> _Trace:
     """Victims, probes and bystanders, by arrival time."""
     draw = np.random.default_rng(scene.seed)
     ring, space = KeyRing(RootSecret.from_seed(scene.seed)), ModelSpace(
@@ -152,22 +170,39 @@ def _trace(scene: Scene, tenancy: Tenancy, directory: Directory, shared: Scope |
     )  # fmt: skip
     text = writer.text
     plan: list[tuple[int, int, NDArray[np.uint32], tuple[int, int] | None]] = []
-    room_us = max(scene.gap_us, scene.us_per_token * BLOCK_TOKENS * (scene.template_blocks + scene.secret_blocks))
+    work_us = scene.us_per_token * BLOCK_TOKENS * (scene.template_blocks + scene.secret_blocks)
+    room_us = max(scene.gap_us, 3 * work_us // 2)  # the victim is done before the first probe
     for secret in range(scene.secrets):
         start = secret * room_us * (scene.candidates + 2)
         candidates = [text(scene.secret_blocks) for _ in range(scene.candidates)]
         plan.append((start, VICTIM, candidates[0], None))
+        busy_us = start + room_us // 2 if ways.apart else start + room_us - 1
+        plan.extend((busy_us, OTHERS, text(scene.secret_blocks), None) for _ in range(ways.dummies))
         for position, candidate in enumerate(draw.permutation(scene.candidates)):
             at_us = start + room_us + position * scene.gap_us
             plan.append((at_us, ATTACKER, candidates[candidate], (secret, int(candidate))))
     plan.extend((at_us, OTHERS, text(scene.secret_blocks), None) for at_us in _others(scene, draw, plan[-1][0]))
     plan.sort(key=lambda row: row[0])
     written = (
-        writer.prompt(tenant, secret, number=i, at_us=at_us, node_count=scene.nodes)
-        for i, (at_us, tenant, secret, _) in enumerate(plan)
+        _written(writer, scene, ways, tenant, secret, at_us, i) for i, (at_us, tenant, secret, _) in enumerate(plan)
     )
     arrivals = [(request, made) for request, made, _ in written]
     return _Trace(arrivals, {i: probe for i, (_, _, _, probe) in enumerate(plan) if probe is not None})
+
+
+def _written(
+    writer: Writer, scene: Scene, ways: Ways, tenant: int, secret: Tokens, at_us: int, number: int
+) -> tuple[Request, Chain, Tokens]:
+    """One prompt; the attacker's says it is the victim's if it claims so, and is, if it is believed."""
+    claims = ways.claims and tenant == ATTACKER
+    request, made, tokens = writer.prompt(
+        VICTIM if claims and ways.believed else tenant, secret, number=number, at_us=at_us, node_count=scene.nodes,
+        asks_as=VICTIM if claims else None,
+    )  # fmt: skip
+    if ways.apart:
+        node = number % scene.nodes if tenant == OTHERS else int(tenant == VICTIM)
+        request = replace(request, ingress=node, executor=node if tenant == OTHERS else None)
+    return request, made, tokens
 
 
 def _others(scene: Scene, draw: np.random.Generator, end_us: int) -> Iterator[int]:
@@ -179,7 +214,7 @@ def _others(scene: Scene, draw: np.random.Generator, end_us: int) -> Iterator[in
 
 def _seen(scene: Scene, trace: _Trace, outcomes: list[Outcome], constant_shape: bool) -> Seen:
     noise = np.random.default_rng(scene.seed + 1).normal(0, scene.jitter_us, (scene.secrets, scene.candidates))
-    ttft, finished, reused = (np.zeros((scene.secrets, scene.candidates)) for _ in range(3))
+    ttft, finished, reused, elsewhere = (np.zeros((scene.secrets, scene.candidates)) for _ in range(4))
     coefficients = _coefficients(scene.us_per_token)
     for outcome in outcomes:
         at = trace.probes.get(outcome.request_id)
@@ -193,4 +228,5 @@ def _seen(scene: Scene, trace: _Trace, outcomes: list[Outcome], constant_shape: 
         ttft[at] = outcome.ttft_us + held_us + noise[at]
         finished[at] = outcome.arrival_us + outcome.end_to_end_us + held_us + noise[at]
         reused[at] = 0 if constant_shape else outcome.prompt_tokens - outcome.computed_tokens
-    return Seen(ttft_us=ttft, finished_us=finished, reused_tokens=reused)
+        elsewhere[at] = 0 if constant_shape else outcome.executor != outcome.ingress
+    return Seen(ttft_us=ttft, finished_us=finished, reused_tokens=reused, elsewhere=elsewhere)

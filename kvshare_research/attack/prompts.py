@@ -36,11 +36,15 @@ class Writer:
         return random_text(self.draw, self.vocabulary, blocks * self.space.block_tokens)
 
     def prompt(
-        self, tenant: int, secret: Tokens, *, number: int, at_us: int, node_count: int, executor: int | None = None
-    ) -> tuple[Request, Chain, Tokens]:
-        """The prompt with `secret` in it and a fresh tail; the ingress is drawn, or is the pinned executor."""
+        self, tenant: int, secret: Tokens, *, number: int, at_us: int, node_count: int, executor: int | None = None,
+        asks_as: int | None = None,
+    ) -> tuple[Request, Chain, Tokens]:  # fmt: skip
+        """The prompt with `secret` in it and a fresh tail; the ingress is drawn, or is the pinned executor.
+
+        `tenant` is the authenticated identity; with `asks_as` the prompt names the scopes of another tenant.
+        """
         tail = random_text(self.draw, self.vocabulary, TAIL_TOKENS)
-        own = Scope(TENANT, tenant)
+        own = Scope(TENANT, asks_as or tenant)
         parts = ((EVERYBODY, self.template), (self.shared or own, secret), (own, tail))
         asked = [Segment(scope_id=self.directory.scope_id(s), token_count=len(t)) for s, t in parts]
         ids = self.tenancy.scopes(tenant, asked, self.directory)
