@@ -2,11 +2,12 @@
 
     python -m benchmarks.metadata_ranks        # starts three ranks itself; about a minute
 
-Conversations take turns, one request at a time, entering at one node after the other: each turn's prompt is the one before
-and some blocks more, so that what is not yet visible where it stands is computed again. `late`: events reach the router so much later, and nothing else changes.
-`guessed`: the router expects the blocks from the moment it routes. `registered first`: an answer leaves its worker only
-with the events before it, so that whoever has it finds its blocks; what that costs is in the TTFT. `lag` columns: from
-the worker's word to the router's index, on the clock that all ranks of this host share, while the workers compute.
+Conversations take turns, one request at a time, entering at one node after the other. Each turn's prompt is the one
+before and some blocks more, so that what is not yet visible where it stands is computed again. `late`: events reach the
+router so much later, and nothing else changes. `guessed`: the router expects the blocks from the moment it routes.
+`registered first`: an answer leaves its worker only with the events before it, so that whoever has it finds its blocks;
+what that costs is in the TTFT. `lag` columns: from the worker's word to the router's index, on the clock that all ranks
+of this host share, while the workers compute.
 """
 
 from __future__ import annotations

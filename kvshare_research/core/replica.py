@@ -18,6 +18,7 @@ from .poollog import BlocksRemoved, BlocksStored, Heartbeat, PoolMessage, Snapsh
 from .ports import IndexStore
 from .protocol import APPLY, ASK, EVENT, HEARTBEAT, HOLD, IGNORE, INSTALL, SNAPSHOT, Decision, decide
 
+SILENCE_US = 1_000_000  # after which a node that must have stored something is taken for one that does not publish
 TIERS_MAX = 64  # a larger tier number is taken for a publisher's error
 Spot = tuple[int, bytes]  # (tier, hash)
 
@@ -33,6 +34,7 @@ class View:
     heard_us: int | None = None
     asked_us: int | None = None  # the last unanswered request for repair
     guesses: dict[Spot, int] = field(default_factory=dict)  # blocks expected after routing, and until when
+    owed_us: int | None = None  # since when it has computed blocks and said nothing
     guessed_us: int = 0  # none of them ends before this
 
     @property
@@ -58,7 +60,8 @@ class Replica:
     """Applies workers' messages to an index store and says when to ask for what was missed.
 
     `counters` has one entry per anomaly seen: stale_incarnation, restarted, repeated, gap, held, dropped_ahead,
-    unknown_removed, malformed, snapshot_rejected, unknown_node, guess_confirmed, guess_expired, node_forgotten.
+    unknown_removed, malformed, snapshot_rejected, unknown_node, guess_confirmed, guess_expired, node_forgotten,
+    silent_node.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Replica:
             self.counters["unknown_node"] += 1
             return ()
         view = self.views[message.node]
-        view.heard_us = now_us
+        view.heard_us, view.owed_us = now_us, None
         kind, seq = _kind(message)
         if isinstance(message.body, Snapshot) and (fault := _fault(message.body.rows)):
             self.counters[f"snapshot_rejected: {fault}"] += 1
@@ -131,9 +134,17 @@ class Replica:
         if run:
             self.store.store(node, tier, parent, run)
 
+    def owes(self, node: int, now_us: int) -> None:
+        """The node has computed blocks for a request: if nothing is heard of it before long, `silent_node` counts."""
+        if self.views[node].owed_us is None:
+            self.views[node].owed_us = now_us
+
     def expire(self, now_us: int) -> None:
-        """Guesses that nobody confirmed in time are gone."""
+        """Guesses that nobody confirmed in time are gone; nodes that should have spoken are counted."""
         for node, view in enumerate(self.views):
+            if view.owed_us is not None and now_us - view.owed_us > SILENCE_US:
+                self.counters["silent_node"] += 1
+                view.owed_us = None
             if not view.guesses or now_us < view.guessed_us:
                 continue
             late: dict[int, list[bytes]] = {}

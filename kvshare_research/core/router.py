@@ -229,6 +229,8 @@ class Router:
             self._loads.learn(pending.service, event.outcome)
         plan, request, chain = pending.decision.plan, pending.arrived.request, pending.arrived.chain
         theirs = event.outcome
+        if theirs.status == Status.DONE and theirs.computed_tokens >= chain.block_tokens:
+            self.replica.owes(plan.executor, now_us)
         first = pending.first_token_us if pending.first_token_us is not None else now_us
         ttft_us = first - pending.received_us
         outcome = replace(

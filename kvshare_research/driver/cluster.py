@@ -312,10 +312,14 @@ class Cluster:
             self._gone.add(message.node + 1)
         elif not isinstance(message, wire.Deliver):
             self._replies.append(message)
-        elif envelope.case == self._case and self.router is not None:
-            self.feed(message.event())
-        else:
+        elif envelope.case != self._case or self.router is None:
             self._counters["stale_messages"] += 1
+        else:
+            event = message.event()
+            if isinstance(event, m.PoolChanged) and event.message.node != item.rank - 1:
+                self._counters["pool messages in another's name"] += 1
+            else:
+                self.feed(event)
 
     def _gather(self, kind: type, what: str, count: int | None = None) -> list[Any]:
         """One answer of this kind per worker (or `count` of them)."""

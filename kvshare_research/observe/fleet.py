@@ -75,6 +75,7 @@ class _Node:
     orphan_count: int = 0
     head_s: float = 0.0  # time of the last event
     lag_s: float = 0.0  # from its publication to its application
+    model: str = ""
 
 
 class Fleet:
@@ -87,8 +88,9 @@ class Fleet:
         self.nodes = [_Node() for _ in range(node_count)]
         self._ring = ring
 
-    def apply(self, node: int, batch: Batch, now_s: float) -> None:
-        """All that can be meant of the batch is applied; the rest is counted."""
+    def apply(self, node: int, batch: Batch, now_s: float, model: str = "") -> None:
+        """All that can be meant of the batch is applied; the rest is counted. Blocks of two models never meet."""
+        self.nodes[node].model = model
         self.counters.update(batch.problems)
         self.nodes[node].head_s = batch.time_s
         self.nodes[node].lag_s = max(0.0, now_s - batch.time_s)
@@ -150,7 +152,8 @@ class Fleet:
 
     def _name(self, node: int, event: Stored, above: _Handle | None) -> None:
         tenant = above.tenant if above else event.tenant
-        space = ModelSpace(model="observed", adapter=event.lora, dtype="", block_tokens=self.unit_tokens)
+        model = f"observed {self.nodes[node].model}"
+        space = ModelSpace(model=model, adapter=event.lora, dtype="", block_tokens=self.unit_tokens)
         key = self._ring.key(Namespace(scope=("observed", tenant), space=space).encode())
         if event.tokens:
             tokens = np.array(event.tokens, np.uint32)

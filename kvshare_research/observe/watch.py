@@ -188,5 +188,11 @@ class Watcher:
                 self.counters["nodes beyond nodes_max"] += 1
                 del self.names[name]
                 continue
-            self.fleet.apply(node, batch, self._clock_s())
+            self.fleet.apply(node, batch, self._clock_s(), _model(topic))
             self.counters["batches"] += 1
+
+
+def _model(topic: bytes) -> str:
+    """The model that a topic names, in the form `kv@<pod>@<model>` that indexers agree on; empty if it names none."""
+    parts = topic.decode(errors="replace").split("@", 2)
+    return parts[2] if len(parts) == 3 and parts[0] == "kv" else ""

@@ -15,7 +15,7 @@ from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.index.reference import ReferenceIndex
 from kvshare_research.observe.fleet import Fleet, Prices
 from kvshare_research.observe.stream import Apply, Replay, Stream
-from kvshare_research.observe.watch import Observe, Watcher
+from kvshare_research.observe.watch import Observe, Watcher, _model
 
 PRICES = Prices(block_bytes=1000, prefill_us_per_block=500, rtt_us=100, rate_bits_per_s=1e9)
 
@@ -96,6 +96,16 @@ def test_a_block_size_or_a_count_of_tokens_that_does_not_fit_is_said_and_not_tak
     assert f.report()["distinct_blocks"] == 0
 
 
+def test_blocks_of_two_models_never_meet() -> None:
+    """A topic may name the model; what one model computed is no duplicate of another's."""
+    assert [_model(topic) for topic in (b"kv@pod-1@org/m", b"kv-events", b"", b"kv@pod")] == ["org/m", "", "", ""]
+    f = fleet()
+    for node, model in enumerate(("a", "b", "a")):
+        f.apply(node, Batch(time_s=0.0, events=(stored(0, 2),)), 0.0, model)
+    report = f.report()
+    assert (report["distinct_blocks"], report["tenants"]["(not told)"]["duplicate_blocks"]) == (4, 2)
+
+
 def test_blocks_told_without_tokens_meet_where_publishers_hash_alike() -> None:
     """Our own private blocks: two of our nodes use one key, an engine with another seed does not."""
     f = fleet()
@@ -161,11 +171,14 @@ def pair() -> Iterator[tuple[Publisher, Watcher]]:
     publisher.close()
 
 
-def until(done: Callable[[], bool], *, publisher: Publisher, watcher: Watcher) -> None:
+def until(
+    done: Callable[[], bool], *, publisher: Publisher, watcher: Watcher, between: Callable[[], object] = lambda: None
+) -> None:
     """Both sides run until it is so; a generous bound, not a wait, keeps a failure from hanging."""
     give_up = time.monotonic() + 30
     while not done():
         assert time.monotonic() < give_up, watcher.report()
+        between()
         publisher.answer()
         watcher.step(wait_ms=5)
 
@@ -224,6 +237,33 @@ def test_an_endpoint_that_never_answers_is_said() -> None:
     watcher.step(wait_ms=1)
     assert watcher.report()["silent"] == [silent]
     watcher.close()
+
+
+def test_a_replay_that_never_ends_is_given_up_and_counted() -> None:
+    """The publisher never answers; after the timeout what came live is applied, and what was missed counts as lost."""
+    clock = [0.0]
+    publisher = Publisher(ANY)
+    given = Observe(
+        endpoint=publisher.endpoint, replay="tcp://127.0.0.1:9", unit_tokens=2, nodes_max=4, block_bytes=1000,
+        prefill_us_per_token=250, rtt_us=100, rate_mbit=1000, replay_timeout_s=5.0,
+    )  # fmt: skip
+    watcher = Watcher(given, ReferenceIndex(), seed=0, clock_s=lambda: clock[0])
+    publisher.skip(encode(0.0, [stored(0, 1)]))
+    until(
+        lambda: bool(watcher._sources[0].streams),
+        publisher=publisher,
+        watcher=watcher,
+        between=lambda: publisher.publish([stored(0, 1, prefix=1)], 0.0),
+    )
+    assert watcher.report()["distinct_blocks"] == 0, "it waits for the answer"
+    clock[0] = 5.1
+    watcher.step(wait_ms=1)
+    report = watcher.report()
+    assert report["distinct_blocks"] == 1
+    assert report["frames"]["replay without an end"] == 1
+    assert next(iter(report["streams"].values()))["lost"] >= 1
+    watcher.close()
+    publisher.close()
 
 
 def test_a_port_in_use_and_a_wrong_address_are_one_line() -> None:
