@@ -29,6 +29,40 @@ def test_both_generations_are_the_recorded_bytes(generation: str, frame: bytes) 
     assert encode(1.5, EVENTS, 0, generation) == frame
 
 
+def typed(positional: bool) -> msgspec.msgpack.Decoder:
+    """A reader as strict as those of engines: fixed types, and fixed places or names, written apart from ours."""
+    shape = {"array_like": positional, "tag_field": None if positional else "type"}
+    hashes, medium = ("block_hashes", list[int]), ("medium", str | None)
+    prompt = [("parent_block_hash", int | None), ("token_ids", list[int]), ("block_size", int), ("lora_id", int | None)]
+    kinds = [
+        msgspec.defstruct("Stored", [hashes, *prompt, medium], tag="BlockStored", **shape),
+        msgspec.defstruct("Removed", [hashes, medium], tag="BlockRemoved", **shape),
+        msgspec.defstruct("Cleared", [], tag="AllBlocksCleared", **shape),
+    ]
+    fields = [("ts", float), ("events", list[kinds[0] | kinds[1] | kinds[2]]), ("data_parallel_rank", int | None, None)]
+    return msgspec.msgpack.Decoder(msgspec.defstruct("Batch", fields, array_like=True))
+
+
+@pytest.mark.parametrize("generation", ["array", "map"])
+def test_a_third_partys_typed_reader_understands_us(generation: str) -> None:
+    """Also a block without its tokens, one in host memory and one with a tenant, whose fields such a reader may not know."""
+    private = Stored(hashes=(2**64 - 1,), parent=7, tokens=(), block_tokens=16)
+    more = (
+        private,
+        Stored(hashes=(9,), parent=None, tokens=(1,), block_tokens=1, tier=1, tenant="a"),
+        Removed(hashes=(9,), tier=1),
+    )
+    batch = typed(generation == "array").decode(encode(1.5, [*EVENTS, *more], 3, generation))
+    assert (batch.ts, batch.data_parallel_rank) == (1.5, 3)
+    assert [type(e).__name__ for e in batch.events] == ["Stored", "Removed", "Cleared", "Stored", "Stored", "Removed"]
+    ours = [e for e in (*EVENTS, *more) if isinstance(e, Stored)]
+    theirs = [e for e in batch.events if type(e).__name__ == "Stored"]
+    assert [(tuple(e.block_hashes), e.parent_block_hash, tuple(e.token_ids), e.block_size) for e in theirs] == [
+        (e.hashes, e.parent, e.tokens, e.block_tokens) for e in ours
+    ]
+    assert [e.medium for e in batch.events if hasattr(e, "medium")] == ["GPU", "GPU", "GPU", "CPU", "CPU"]
+
+
 def test_sequence_numbers_travel_big_endian() -> None:
     assert seq_frame(7).hex() == "0000000000000007"
     assert seq_frame(-1).hex() == "ffffffffffffffff"

@@ -95,6 +95,7 @@ def test_disclosure_and_prefetch_are_axes_and_are_played_in_virtual_time(tmp_pat
         (("driver.event_loss_ratio=1.5",), "`driver.event_loss_ratio` and `driver.warmup_ratio` are shares"),
         (("driver.batch_max=0",), "`driver.batch_max` is `0`, expected 1 or more"),
         (("driver.nodes=4",), "driver.nodes"),
+        (("events.publish=true",), "`events.publish` tells what real workers hold; it needs driver=mpi"),
         (("retention=h2o",), "needs an engine that reports attention"),
     ],
 )
