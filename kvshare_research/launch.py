@@ -10,10 +10,11 @@ import importlib.util
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ class MpiDriver:
 
     needs_ranks: ClassVar[bool] = True
 
+    survive: bool = False  # Open MPI only: a rank that is killed does not end the others
     mpiexec: str | None = None
     mpiexec_args: tuple[str, ...] = ()  # further launcher arguments, for example a host list
 
@@ -79,9 +81,12 @@ def rank_command(
             env["MPI4PY_LIBMPI"] = str(library)
         if os.geteuid() == 0:
             env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        flags = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--mca", "osc", "^ucx"]
+        flags = ["--enable-recovery"] if driver.survive else []
+        flags += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--mca", "osc", "^ucx"]
         for name in env:
             flags += ["-x", name]
+    elif driver.survive:
+        raise ConfigError(f"`driver.survive=true` needs Open MPI; `{launcher}` ends all ranks when one dies")
     program = [sys.executable, "-m", "mpi4py", "-m", module, *arguments]
     return [str(launcher), *flags, *driver.mpiexec_args, "-n", str(ranks), *program], env
 
@@ -152,6 +157,36 @@ def mpi_library() -> str:
     return str(MPI.Get_library_version()).split("\n")[0].strip("\0 ")
 
 
+_lost: set[int] = set()
+
+
+def forget_rank(rank: int) -> None:
+    """The rank is dead: this process says nothing to it any more, and does not wait for it to leave."""
+    _lost.add(rank)
+
+
+def leader_watch(comm: Any) -> Callable[[], bool]:
+    """Whether rank 0 still runs, as far as its host can tell (elsewhere always True); all ranks must call it.
+
+    MPI that lets ranks outlive each other leaves workers behind when rank 0 is killed.
+    """
+    host, process = comm.bcast((socket.gethostname(), os.getpid()))
+    here = host == socket.gethostname()
+
+    def lives() -> bool:
+        if not here:
+            return True
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    return lives
+
+
 class World:
     """The ranks of this job. Rank 0 announces what all do next; the others follow until it says stop."""
 
@@ -162,15 +197,18 @@ class World:
         self._control: Any = self.comm.Dup()
         self.rank: int = self.comm.Get_rank()
         self.size: int = self.comm.Get_size()
+        self._leader_lives = leader_watch(self.comm)
 
     def announce(self, message: object) -> None:
         """Every other rank gets `message` from `next`. Rank 0 only."""
-        for rank in range(1, self.size):
+        for rank in set(range(1, self.size)) - _lost:
             self._control.send(message, dest=rank, tag=_CONTROL_TAG)
 
     def next(self) -> Any:
         """What rank 0 announced; waits asleep."""
         while not self._control.Iprobe(source=0, tag=_CONTROL_TAG):
+            if not self._leader_lives():
+                self.abort(1)
             time.sleep(POLL_S)
         return self._control.recv(source=0, tag=_CONTROL_TAG)
 
@@ -184,11 +222,13 @@ class World:
         raise SystemExit(code)
 
     def leave(self, code: int) -> NoReturn:
-        """This rank ends with `code` in good order; all ranks must call it."""
+        """This rank ends with `code` in good order; all ranks that live must call it."""
         from mpi4py import MPI
 
         sys.stdout.flush()
         sys.stderr.flush()
+        if _lost:  # what all ranks must do together would wait for the dead
+            os._exit(code)
         self._control.Free()
         MPI.Finalize()
         # Past the interpreter, which would make the MPI runner abort noisily for another code than 0, but through what

@@ -116,6 +116,16 @@ class Blocks:
         self._counters["deadlines_missed"] += len(late)
         return [(late_.source, m.FetchFailed(fetch_id=late_.fetch_id, reason="deadline")) for late_ in late]
 
+    def forget(self, node: int) -> tuple[list[m.FetchSent], list[m.FetchFailed]]:
+        """The node is dead: what was on its way to it has gone, what was to come from it never will."""
+        gone = [row for row in self._sending if row.asker == node]
+        self._sending = deque(row for row in self._sending if row.asker != node)
+        lost = [fetch_id for fetch_id, landing in self._landing.items() if landing.source == node]
+        for fetch_id in lost:
+            del self._landing[fetch_id]
+        sent = [m.FetchSent(fetch_id=row.fetch_id, asker=node) for row in gone]
+        return sent, [m.FetchFailed(fetch_id=fetch_id, reason="holder lost") for fetch_id in lost]
+
     def next_deadline_us(self) -> int | None:
         return min((landing.deadline_us for landing in self._landing.values()), default=None)
 

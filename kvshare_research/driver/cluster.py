@@ -10,20 +10,25 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvshare_research import launch
 from kvshare_research.core import messages as m
 from kvshare_research.core.errors import ConfigError, RemoteError
 from kvshare_research.core.nouns import Chain, Outcome, Request
 from kvshare_research.core.promotion import name_of
 from kvshare_research.driver.assembly import Assembly, Config, Place, assembly_path
 from kvshare_research.driver.clock import Clock, Rest
+from kvshare_research.driver.hearing import Hearing
 from kvshare_research.driver.log import EventLog
+from kvshare_research.driver.played import Interrupted as Interrupted
+from kvshare_research.driver.played import Played as Played
+from kvshare_research.driver.played import RunBroken as RunBroken
 from kvshare_research.transport import wire
 from kvshare_research.transport.link import UniformLink
 from kvshare_research.transport.mpi import Channel, Endpoint, Received
@@ -36,31 +41,6 @@ TICK_US: Final = 100_000
 SILENCE_S_MAX: Final = 900.0  # a worker says something every tick while it serves; this is for loading and long kernels
 
 Arrival = tuple[int, Request, Chain, NDArray[np.uint32]]  # offset in us, and the prompt's tokens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What came of a schedule. `counters` and `logs` are those of the whole case, by `router` and `node<i>`."""
-
-    outcomes: tuple[Outcome, ...]  # by request id
-    arrived_count: int
-    elapsed_us: int
-    counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    logs: Mapping[str, bytes] = field(default_factory=dict)  # empty unless the case is recorded
-    complete: bool = True
-
-
-class RunBroken(RemoteError):
-    """The run ended early; `partial` holds what had come until then, to be written and marked partial."""
-
-    def __init__(self, message: str, partial: Played, *, interrupted: bool = False) -> None:
-        super().__init__(message)
-        self.partial = partial
-        self.interrupted = interrupted
-
-
-class Interrupted(Exception):
-    """The user asked the job to end."""
 
 
 class Cluster:
@@ -82,6 +62,7 @@ class Cluster:
         self._log: EventLog | None = None
         self._replies: list[Any] = []
         self._gone: set[int] = set()
+        self.hearing = Hearing(node_count)
         self._begin()
 
     def _begin(self) -> None:
@@ -120,11 +101,14 @@ class Cluster:
         )  # fmt: skip
         self.router = self._assembly.router(plain, place)
         self._clock.restart()
+        self.hearing.begin(0)
         self._begin()
         self._endpoint = ShapedEndpoint(self._raw, self._assembly.link(plain), self._clock.now_us)
         self._log = EventLog(assembly_path(self._assembly), plain, place) if record else None
-        for row in self.engines:
+        for row in (row for row in self.engines if row.node not in self.hearing.lost):
             self.feed(m.NodeJoined(node=row.node, incarnation=self._case, capacity_blocks=row.capacity_blocks))
+        for node in sorted(self.hearing.lost):
+            self.feed(m.NodeLost(node=node))
 
     def play(
         self,
@@ -217,6 +201,7 @@ class Cluster:
         progress: Callable[[int, int], None] | None,
     ) -> Played:
         first = len(self._outcomes)
+        self.hearing.begin(self._clock.now_us())
         told = -1
         self._next_arrival_us: int | None = None
 
@@ -234,7 +219,7 @@ class Cluster:
             return Played(
                 outcomes=tuple(outcomes), arrived_count=len(outcomes) + len(self._open),
                 elapsed_us=self._clock.now_us() - start_us, complete=complete,
-                counters={"router": dict(self._counters)}, logs=self._own_log(),
+                counters={"router": dict(self._counters)}, logs=self._own_log(), lost=tuple(sorted(self.hearing.lost)),
             )  # fmt: skip
 
         try:
@@ -287,11 +272,15 @@ class Cluster:
         if self.interrupt_asked:
             raise Interrupted
         received = self._endpoint.poll()
+        now_us = self._clock.now_us()
         for item in received:
-            self._receive(item)
+            if self.hearing.heard(item.rank - 1, now_us):
+                self._receive(item)
         if self.router is not None and self._clock.now_us() >= self._next_tick_us:
             self._next_tick_us = self._clock.now_us() + TICK_US
             self.feed(m.Ticked())
+            for node in self.hearing.overdue(now_us):
+                self._lose(node)
         return bool(received)
 
     _next_arrival_us: int | None = None
@@ -321,9 +310,18 @@ class Cluster:
             else:
                 self.feed(event)
 
+    def _lose(self, node: int) -> None:
+        """The node is taken for dead: the others are told, and the router decides what becomes of its requests."""
+        self._gone.add(node + 1)
+        self._counters["nodes lost"] += 1
+        launch.forget_rank(node + 1)
+        self._endpoint.drop(node + 1)
+        self._broadcast(wire.NodeGone(node))
+        self.feed(m.NodeLost(node=node))
+
     def _gather(self, kind: type, what: str, count: int | None = None) -> list[Any]:
         """One answer of this kind per worker (or `count` of them)."""
-        wanted = self.node_count if count is None else count
+        wanted = len(self.hearing.live) if count is None else count
         found: list[Any] = []
 
         def complete() -> bool:
@@ -375,7 +373,7 @@ class Cluster:
         self._endpoint.send(node + 1, Channel.CONTROL, wire.encode(self._case, message))
 
     def _broadcast(self, message: wire.Message) -> None:
-        for node in range(self.node_count):
+        for node in self.hearing.live:
             self._send(node, message)
 
     def _loaded_router(self) -> Router:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kvshare_research.core.errors import ConfigError, EngineError, KvShareError, RemoteError
 from kvshare_research.driver.assembly import Assembly
 from kvshare_research.driver.cluster import Cluster, Interrupted, RunBroken
-from kvshare_research.driver.worker import ROUTER_RANK, WorkerLoop
+from kvshare_research.driver.worker import ROUTER_RANK, RouterLost, WorkerLoop
+from kvshare_research.launch import leader_watch
 from kvshare_research.transport import wire
 from kvshare_research.transport.mpi import Channel, MpiEndpoint
 
@@ -49,9 +50,10 @@ def launch(main: Main, assembly: Assembly) -> int:
     workers = world.Split(color=int(world.rank == ROUTER_RANK), key=world.rank)
     local_rank = workers.Split_type(MPI.COMM_TYPE_SHARED).rank
     endpoint = MpiEndpoint(comm)
+    router_lives = leader_watch(world)
     if world.rank != ROUTER_RANK:
         with _signals(lambda: None):  # rank 0 leads; it will say Finish
-            return _work(endpoint, assembly, local_rank, comm)
+            return _work(endpoint, assembly, local_rank, comm, router_lives)
     cluster = Cluster(endpoint, assembly, node_count=world.size - 1)
     with _signals(lambda: setattr(cluster, "interrupt_asked", True)):
         return _lead(main, cluster, comm)
@@ -85,12 +87,19 @@ def _lead(main: Main, cluster: Cluster, comm: MPI.Comm) -> int:
 
 
 # ------------------------------------------------------------------ workers
-def _work(endpoint: MpiEndpoint, assembly: Assembly, local_rank: int, comm: MPI.Comm) -> int:
+def _work(
+    endpoint: MpiEndpoint, assembly: Assembly, local_rank: int, comm: MPI.Comm, router_lives: Callable[[], bool]
+) -> int:
     rank = endpoint.rank
     loop = WorkerLoop(endpoint, assembly, node=rank - 1, node_count=endpoint.size - 1, local_rank=local_rank)
+    loop.router_lives = router_lives
     try:
         code = loop.serve()
         endpoint.drain(_after(_LEAVE_S))
+    except RouterLost as error:
+        _say(f"rank {rank}: {error}; aborting the job")
+        comm.Abort(FAILED)
+        return FAILED
     except Exception as error:  # noqa: BLE001 -- whatever it is, rank 0 has to hear of it
         what, advice = _diagnosis(error)
         endpoint.send(ROUTER_RANK, Channel.CONTROL, wire.encode(0, wire.RankFailed(rank, what, advice)))

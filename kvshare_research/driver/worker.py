@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kvshare_research import launch
 from kvshare_research.core import messages as m
 from kvshare_research.core.errors import RemoteError
 from kvshare_research.driver.assembly import Assembly, Config, Place, assembly_path
@@ -37,6 +38,10 @@ TICK_US: Final = 100_000
 _FRAMES_PER_ROUND: Final = 4  # then polling has its turn
 
 
+class RouterLost(RemoteError):
+    """There is nobody left to work for."""
+
+
 class WorkerLoop:
     """Serves cases until the router says Finish. Raises what the engine or the state machine raised."""
 
@@ -49,6 +54,7 @@ class WorkerLoop:
         self._clock = Clock()
         self._endpoint = ShapedEndpoint(endpoint, UniformLink(), self._clock.now_us)
         self._compute = ComputeThread()
+        self.router_lives: Callable[[], bool] | None = None
         self._rest = Rest()
         self._finish: int | None = None
         self._engine: Engine | None = None
@@ -72,6 +78,8 @@ class WorkerLoop:
     def serve(self) -> int:
         """The exit code, once the router has ended the job."""
         while self._finish is None:
+            if self.router_lives is not None and not self.router_lives():
+                raise RouterLost("rank 0 is dead")
             moved = self._round()
             self._compute.finish_one(self._rest.seconds(moved, self._endpoint.in_motion(), self._due_in_us()))
         if self._tap is not None:
@@ -197,6 +205,8 @@ class WorkerLoop:
         """The router's word to this driver; False if the message is for the state machine."""
         if isinstance(message, wire.Finish):
             self._finish = message.code
+        elif isinstance(message, wire.NodeGone):
+            self._lose(message.node)
         elif isinstance(message, wire.LoadEngine):
             self._load(message.config)
         elif isinstance(message, wire.Reset):
@@ -213,6 +223,15 @@ class WorkerLoop:
         else:
             return False
         return True
+
+    def _lose(self, node: int) -> None:
+        """A node is dead: requests that wait for its blocks compute them, and blocks it was sent are free again."""
+        launch.forget_rank(node + 1)
+        self._endpoint.drop(node + 1)
+        if self._blocks is not None:
+            for events in self._blocks.forget(node):
+                for event in events:
+                    self._feed(event)
 
     # ------------------------------------------------------------------ commands
     def _load(self, config: Config) -> None:

@@ -20,6 +20,7 @@ from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.cost.ttft import TtftCost, prepare
 from kvshare_research.driver.assembly import Assembly, Config, Place
+from kvshare_research.driver.hearing import SILENCE_US
 from kvshare_research.engine.base import Engine
 from kvshare_research.events.publish import Events, Tap
 from kvshare_research.prefetch.off import OffPrefetch
@@ -40,6 +41,7 @@ class Limits:
     fetch_deadline_us: int
     admitted_max: int
     guess_us: int
+    node_silence_us: int = SILENCE_US
 
 
 def component(config: Config, group: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvshare_research.config import Run
 from kvshare_research.core.directory import Directory
-from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.errors import ConfigError, RemoteError
 from kvshare_research.cost.calibration import Calibration
 from kvshare_research.disclosure.never import NeverDisclosure
 from kvshare_research.driver.cluster import Cluster, Played, RunBroken
@@ -57,6 +57,7 @@ class Session:
             self.progress.say(
                 f"block hashes are keyed from the seed; for real tenants set `secret_file` or {ENVIRONMENT_VARIABLE}"
             )
+        self.cluster.hearing.silence_us = self.run.parts["limits"].node_silence_us
         self.progress.stage("loading the model on every worker")
         self.cluster.load(self._resolved)
         for case in cases(self.run.parts["study"]):  # what cannot be built is refused before anything is measured
@@ -115,6 +116,10 @@ class Session:
             self.logs[case.title] = played.logs
         if disclosing is not None:
             self.notes[f"disclosure in {case.title}"] = disclosing.notes()
+        if played.lost:  # the others have served what it left, but no further case would compare with those before
+            reason = f"node {', '.join(map(str, played.lost))} was lost; the others served its requests"
+            self.results.append(self.record(case, config, played, given, rate_per_s, reason))
+            raise RemoteError(f"{reason}; the study ends here, and what was measured is kept, marked partial")
         return self.record(case, config, played, given, rate_per_s)
 
     def record(

@@ -49,6 +49,9 @@ class Endpoint(Protocol):
     def unsent_bytes(self) -> int:
         """Bytes handed over and not yet gone."""
 
+    def drop(self, rank: int) -> None:
+        """The rank is dead: nothing is sent to it any more, and what had not gone yet is not waited for."""
+
     def in_motion(self) -> bool:
         """Whether a large message is under way, which only moves while `poll` is called."""
 
@@ -61,8 +64,10 @@ class MpiEndpoint:
 
         self._mpi = MPI
         self._comm = comm
-        self._sends: list[tuple[MPI.Request, Any, int]] = []
+        self._sends: list[tuple[MPI.Request, Any, int, int]] = []  # with size and rank
         self._receives: list[tuple[MPI.Request, Received]] = []
+        self._dropped: set[int] = set()
+        self._abandoned: list[Any] = []  # sends to dead ranks: MPI may look at their buffers as long as it runs
         self.sent_messages = 0
         self.sent_bytes = 0
         self.received_messages = 0
@@ -77,9 +82,11 @@ class MpiEndpoint:
         return self._comm.size
 
     def send(self, rank: int, channel: Channel, data: Any) -> None:
+        if rank in self._dropped:
+            return
         view = memoryview(data)
         request = self._comm.Isend([view, self._mpi.BYTE], dest=rank, tag=int(channel))
-        self._sends.append((request, data, view.nbytes))
+        self._sends.append((request, data, view.nbytes, rank))
         self.sent_messages += 1
         self.sent_bytes += view.nbytes
 
@@ -98,7 +105,14 @@ class MpiEndpoint:
         return done
 
     def unsent_bytes(self) -> int:
-        return sum(size for _, _, size in self._sends)
+        return sum(size for _, _, size, _ in self._sends)
+
+    def drop(self, rank: int) -> None:
+        self._dropped.add(rank)
+        self._abandoned += [row for row in self._sends if row[3] == rank]
+        self._sends = [row for row in self._sends if row[3] != rank]
+        self._abandoned += [row for row in self._receives if row[1].rank == rank]
+        self._receives = [row for row in self._receives if row[1].rank != rank]
 
     def in_motion(self) -> bool:
         return bool(self._receives or self._sends)

@@ -78,6 +78,12 @@ class ShapedEndpoint:
     def unsent_bytes(self) -> int:
         return self._held_bytes + self.inner.unsent_bytes()
 
+    def drop(self, rank: int) -> None:
+        self._held = [held for held in self._held if held.rank != rank]
+        heapq.heapify(self._held)
+        self._held_bytes = sum(memoryview(held.data).nbytes for held in self._held)
+        self.inner.drop(rank)
+
     def in_motion(self) -> bool:
         """Whether the inner endpoint needs to be polled without rest; held messages do not need that."""
         return self.inner.in_motion()

@@ -180,6 +180,12 @@ class ProbeAnswered(_Wire, frozen=True):
     payload: bytes
 
 
+class NodeGone(_Wire, frozen=True):
+    """Router to worker: this node is taken for dead; nothing is sent to it or awaited from it any more."""
+
+    node: int
+
+
 class Finish(_Wire, frozen=True):
     """The job is over; leave with this exit code after answering Bye."""
 
@@ -214,6 +220,7 @@ Message = (
     | Measured
     | ProbeAsked
     | ProbeAnswered
+    | NodeGone
     | Finish
     | Bye
     | RankFailed

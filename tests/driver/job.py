@@ -25,7 +25,7 @@ TOKENS = 16 * 12 + 5  # 12 full blocks and a tail
 def _write(folder: Path, name: str, played: Played) -> None:
     row: dict[str, Any] = {
         "outcomes": played.outcomes, "counters": played.counters, "complete": played.complete,
-        "elapsed_us": played.elapsed_us, "arrived": played.arrived_count,
+        "elapsed_us": played.elapsed_us, "arrived": played.arrived_count, "lost": played.lost,
     }  # fmt: skip
     (folder / f"{name}.json").write_bytes(msgspec.json.encode(row))
     for machine, log in played.logs.items():
@@ -133,6 +133,17 @@ def _endless(cluster: Cluster, folder: Path) -> None:
         raise
 
 
+def _killed(cluster: Cluster, folder: Path) -> None:
+    """Node 1, where unpinned requests go, is killed the moment it has its second; one of its four is pinned to it."""
+    cluster.load(ENGINE)
+    cluster.hearing.silence_us = 5_000_000
+    cluster.reset({"kill_at": 1}, record=True)
+    on = [prompt(i % 3, 100 + i, request_id=i, executor=(0, None, 1, None, 0, None)[i]) for i in range(6)]
+    _write(folder, "first", cluster.play(on))
+    cluster.reset({}, record=True)
+    _write(folder, "second", cluster.play([prompt(1, 90, request_id=i, executor=None) for i in range(10, 13)]))
+
+
 def _misconfigured(cluster: Cluster, folder: Path) -> None:
     raise ConfigError("`selector` is `cheepest`; did you mean `cheapest`?")
 
@@ -158,7 +169,7 @@ def _finalize_then_linger(rank: int) -> None:
 
 
 SCENARIOS = {
-    "nothing": _nothing, "cases": _cases, "stale": _stale, "broken": _broken, "endless": _endless, "misconfigured": _misconfigured, "no_engine": _no_engine,
+    "nothing": _nothing, "cases": _cases, "stale": _stale, "broken": _broken, "killed": _killed, "endless": _endless, "misconfigured": _misconfigured, "no_engine": _no_engine,
 }  # fmt: skip
 
 
@@ -168,7 +179,8 @@ if __name__ == "__main__":
     def main(cluster: Cluster) -> None:
         scenario(cluster, out)
 
-    code, world = launch(main, TestAssembly()), World()
+    world = World()
+    code = launch(main, TestAssembly())
     if scenario is _nothing:
         _finalize_then_linger(world.rank)
     world.leave(code)

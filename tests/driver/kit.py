@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,8 +45,8 @@ def directory() -> Directory:
     return empty.granted(1, 1).granted(2, 1)
 
 
-def prompt(seed: int, token_count: int, *, request_id: int, executor: int, tenant: int = 1) -> Any:
-    """An arrival at offset 0: a prompt of the group's scope, pinned to a node."""
+def prompt(seed: int, token_count: int, *, request_id: int, executor: int | None, tenant: int = 1) -> Any:
+    """An arrival at offset 0: a prompt of the group's scope, pinned to a node unless that is None."""
     tokens: NDArray[np.uint32] = np.random.default_rng(seed).integers(0, 256, token_count).astype(np.uint32)
     segments = (Segment(scope_id=GROUP_SCOPE, token_count=token_count),)
     request = Request(
@@ -65,7 +67,8 @@ class PullWhatYouCan(Cost, Selector):
     front_blocks: int = 0
 
     def quote(self, given: QuoteInput) -> QuoteTable:
-        executor = given.request.executor or 0
+        pinned = given.request.executor
+        executor = max(row.node for row in given.loads if row.alive) if pinned is None else pinned
         usable = (given.request.token_count - 1) // given.chain.block_tokens
         here = min(given.verdict.depth(executor), usable)
         others = [(given.verdict.depth(n), -n) for n in range(len(given.loads)) if n != executor]
@@ -155,6 +158,9 @@ class FaultyEndpoint:
     def unsent_bytes(self) -> int:
         return self.inner.unsent_bytes()
 
+    def drop(self, rank: int) -> None:
+        self.inner.drop(rank)
+
     def in_motion(self) -> bool:
         return self.inner.in_motion()
 
@@ -182,6 +188,9 @@ class LosingEndpoint:
     def unsent_bytes(self) -> int:
         return self.inner.unsent_bytes()
 
+    def drop(self, rank: int) -> None:
+        self.inner.drop(rank)
+
     def in_motion(self) -> bool:
         return self.inner.in_motion()
 
@@ -205,6 +214,16 @@ class RaisingWorker(Worker):
         return super()._dispatched(event, now_us)
 
 
+class KilledWorker(Worker):
+    """A machine that loses its power on its second request."""
+
+    def _dispatched(self, event: Any, now_us: int) -> Any:
+        self.__dict__["seen"] = self.__dict__.get("seen", 0) + 1
+        if self.__dict__["seen"] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._dispatched(event, now_us)
+
+
 class TestAssembly:
     """What `Assembly` asks for. Everything that varies is in the config, so a replay builds the same machines."""
 
@@ -217,7 +236,8 @@ class TestAssembly:
         book = directory()
         if config.get("revoked_at") == place.node:
             book = book.revoked(2, 1)  # this node has heard of it, the router has not
-        kind = RaisingWorker if config.get("raise_at") == place.node else Worker
+        faults = {config.get("raise_at"): RaisingWorker, config.get("kill_at"): KilledWorker}
+        kind = faults.get(place.node, Worker)
         assert place.node is not None
         return kind(
             node=place.node,

