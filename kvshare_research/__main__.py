@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .cli import app
 
+if TYPE_CHECKING:
+    from .config import Run
 
-@app("config", module=__package__)
+
+def _salvage(run: Run) -> str:
+    from .study.salvage import salvage
+
+    folder = salvage(run)
+    return "" if folder is None else f"rank 0 was killed; what was measured until then is in {folder}, marked partial"
+
+
+@app("config", module=__package__, salvage=_salvage)
 def command(cfg: Any, comm: Any) -> int:
     """Serves the workload as configured, measures, and writes results; returns the exit code."""
     from .study.main import run

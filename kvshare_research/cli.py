@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .launch import World
 
 Job = Callable[[Any, Any], int]
+Salvage = Callable[["Run"], str]
 
 _TRACEBACKS = "HYDRA_FULL_ERROR"  # Hydra's own switch, which people know
 
@@ -36,11 +37,12 @@ def conf_root() -> Path:
     return checkout if (checkout / "config.yaml").is_file() else package / "conf"
 
 
-def app(config_name: str, module: str) -> Callable[[Job], Callable[[], int]]:
-    """Makes a job a command; the command returns its exit code. `module` is what `python -m` starts it by."""
+def app(config_name: str, module: str, salvage: Salvage | None = None) -> Callable[[Job], Callable[[], int]]:
+    """Makes a job a command; the command returns its exit code. `module` is what `python -m` starts it by; `salvage`
+    is called, and says what is left, where this process started ranks that did not end well."""
 
     def wrap(job: Job) -> Callable[[], int]:
-        return lambda: _command(job, config_name, module)
+        return lambda: _command(job, config_name, module, salvage)
 
     return wrap
 
@@ -53,7 +55,7 @@ class _Reported(Exception):
         self.code = code
 
 
-def _command(job: Job, config_name: str, module: str) -> int:
+def _command(job: Job, config_name: str, module: str, salvage: Salvage | None) -> int:
     from . import launch
 
     if {"--help", "-h"} & set(sys.argv[1:]):
@@ -64,7 +66,7 @@ def _command(job: Job, config_name: str, module: str) -> int:
                 print(help_text(_folders(), config_name, module), flush=True)
         return 0
     if not launch.inside_mpi():
-        return _compose(config_name, lambda cfg: _start(job, cfg, module))
+        return _compose(config_name, lambda cfg: _start(job, cfg, module, salvage))
     world = launch.World()
     if world.rank > 0:
         _follow(world, job)
@@ -73,7 +75,7 @@ def _command(job: Job, config_name: str, module: str) -> int:
     world.leave(code)
 
 
-def _start(job: Job, cfg: Any, module: str) -> int:
+def _start(job: Job, cfg: Any, module: str, salvage: Salvage | None) -> int:
     """Outside MPI: the job runs here, or on ranks that `mpiexec` starts with the same overrides."""
     from . import launch
 
@@ -82,7 +84,10 @@ def _start(job: Job, cfg: Any, module: str) -> int:
     if not getattr(driver, "needs_ranks", False):
         return job(_frozen(run.resolved), None)
     command, env = launch.rank_command(driver, run.values.ranks, module, _arguments())
-    return launch.run_ranks(command, env)
+    code = launch.run_ranks(command, env)
+    if code and salvage is not None and (left := salvage(run)):
+        _say(left)
+    return code
 
 
 def _lead(world: World, job: Job, cfg: Any) -> int:

@@ -51,6 +51,7 @@ class Cluster:
         self.engines: tuple[wire.EngineReady, ...] = ()
         self.router: Router | None = None
         self.interrupt_asked = False
+        self.told: Callable[[Outcome], None] | None = None  # of each request as it ends
         self.prepare: Callable[[Request, NDArray[np.uint32], int], tuple[Request, Chain]] | None = None
         self.text_of: Callable[[bytes], NDArray[np.uint32] | None] | None = None  # of a released prefix, by name
         self._assembly = assembly
@@ -90,7 +91,7 @@ class Cluster:
             raise ConfigError("`reset` came before `load`; load an engine first")
         self._case += 1
         self.router = None
-        self.prepare = self.text_of = None
+        self.prepare = self.text_of = self.told = None
         plain = dict(config)
         self._broadcast(wire.Reset(self._case, plain, record))
         self._gather(wire.ResetDone, "begin a case")
@@ -360,7 +361,10 @@ class Cluster:
                 request_id = outcome.request_id
                 self._open.discard(request_id)
                 self._tokens.pop(request_id, None)
-                self._outcomes.append(replace(outcome, decide_us=self._decide_us.pop(request_id, 0)))
+                ended = replace(outcome, decide_us=self._decide_us.pop(request_id, 0))
+                self._outcomes.append(ended)
+                if self.told is not None:
+                    self.told(ended)
             case m.Reject():
                 self._counters["rejected"] += 1
 

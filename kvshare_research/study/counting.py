@@ -17,20 +17,19 @@ from .prompts import Prompt
 def outcomes(played: Played, prompts: Sequence[Prompt]) -> tuple[Outcome, ...]:
     """The outcomes with warm-up marked and the hashing of the prompt counted into decision, TTFT and end to end."""
     by_id = {p.request.request_id: p for p in prompts}
-    out = []
-    for outcome in played.outcomes:
-        prompt = by_id[outcome.request_id]
-        extra = prompt.hash_us
-        out.append(
-            replace(
-                outcome,
-                warmup=prompt.warmup,
-                decide_us=outcome.decide_us + extra,
-                ttft_us=outcome.ttft_us + extra if outcome.ttft_us else 0,
-                end_to_end_us=outcome.end_to_end_us + extra,
-            )
-        )
-    return tuple(out)
+    return tuple(told(outcome, by_id[outcome.request_id]) for outcome in played.outcomes)
+
+
+def told(outcome: Outcome, prompt: Prompt) -> Outcome:
+    """One outcome as `outcomes` gives it."""
+    extra = prompt.hash_us
+    return replace(
+        outcome,
+        warmup=prompt.warmup,
+        decide_us=outcome.decide_us + extra,
+        ttft_us=outcome.ttft_us + extra if outcome.ttft_us else 0,
+        end_to_end_us=outcome.end_to_end_us + extra,
+    )
 
 
 def counters(played: Played, prompts: Sequence[Prompt], router: Router | None, block_bytes: int) -> Counters:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvshare_research.provenance import Provenance
     from kvshare_research.report.progress import Progress
 
+    from .salvage import Diary
     from .session import Session
     from .simulated import SimulatedSession
 
@@ -33,20 +34,23 @@ def run(cfg: Mapping[str, Any], comm: Any) -> int:
 
     checked = check(cfg, cfg.keys())
     if not checked.parts["driver"].needs_ranks:
-        return _lead(checked, lambda bar: SimulatedSession(run=checked, progress=bar), "")
+        return _lead(checked, lambda bar, _: SimulatedSession(run=checked, progress=bar), "")
 
     def lead(cluster: Cluster) -> int:
         library = launch.mpi_library()
-        return _lead(checked, lambda bar: Session(run=checked, cluster=cluster, progress=bar), library)
+        return _lead(
+            checked, lambda bar, diary: Session(run=checked, cluster=cluster, progress=bar, diary=diary), library
+        )
 
     return launch_ranks(lead, StudyAssembly())
 
 
-def _lead(run: Run, open_session: Callable[[Progress], Session | SimulatedSession], mpi_library: str) -> int:
+def _lead(run: Run, open_session: Callable[[Progress, Diary], Session | SimulatedSession], mpi_library: str) -> int:
     """Rank 0: reuse a matching result, or play the study; what was measured is written even if the end is early."""
     from kvshare_research import provenance, report
 
     from .plan import cases
+    from .salvage import Diary, diary_path, salvage
 
     study = run.parts["study"]
     seeds = tuple(sorted({run.values.seed + s for block in study.blocks for s in block.seeds}))
@@ -56,14 +60,19 @@ def _lead(run: Run, open_session: Callable[[Progress], Session | SimulatedSessio
         print(f"\nnothing was run: {run.folder} holds the result of this very setting; `force=true` runs it again")
         return 0
     _require_writable(run.folder.parent)
+    if (left := salvage(run)) is not None:
+        print(f"an earlier run of this setting was killed; what it had measured is in {left}")
+    diary = Diary(diary_path(run), provenance.to_plain(now) | {"config": dict(run.resolved)}, command())
     with report.progress(stages=len(cases(study)) + 2) as bar:
-        session = open_session(bar)
+        session = open_session(bar, diary)
         try:
             session.play()
         except KvShareError:  # also a worker lost, an interrupt, a case that cannot be built: what was measured is kept
             _write(run, session, now, partial=True)
+            diary.close()
             raise
     folder = _write(run, session, now, partial=False)
+    diary.close()
     report.show(folder)
     return 0
 

@@ -28,6 +28,7 @@ from .disclosing import on_cluster
 from .plan import IDLE, Case, cases
 from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, detail_of, prompts
+from .salvage import Diary
 from .settings import canonical, case_config, choice, name_of, names
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
@@ -40,6 +41,7 @@ class Session:
     run: Run
     cluster: Cluster
     progress: Progress
+    diary: Diary | None = None
     results: list[CaseResult] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
     logs: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
@@ -70,9 +72,15 @@ class Session:
         for case in cases(self.run.parts["study"]):
             config = self._calibrated(case_config(self._resolved, case))
             if case.block.kind == "probe":
-                self.results.extend(play_probes(self, case, config))
+                self._keep(*play_probes(self, case, config))
             else:
-                self.results.append(self._stream(case, config))
+                self._keep(self._stream(case, config))
+
+    def _keep(self, *results: CaseResult) -> None:
+        """Cases that are over, and already on disk in case the run is killed."""
+        self.results.extend(results)
+        for result in results if self.diary is not None else ():
+            self.diary.end(result)
 
     def _calibrated(self, config: dict[str, Any]) -> dict[str, Any]:
         """The configuration with its links known; each link setting is measured once."""
@@ -97,6 +105,8 @@ class Session:
         self.cluster.reset(config, record=case.block.record)
         disclosing = on_cluster(config, self.cluster, self.hasher(config))
         schedule = arrivals(given, times)
+        if self.diary is not None:
+            self._open_diary(self.diary, case, config, given, rate_per_s)
         done = 0
 
         def told(ended: int, _all: int) -> None:
@@ -121,6 +131,17 @@ class Session:
             self.results.append(self.record(case, config, played, given, rate_per_s, reason))
             raise RemoteError(f"{reason}; the study ends here, and what was measured is kept, marked partial")
         return self.record(case, config, played, given, rate_per_s)
+
+    def _open_diary(
+        self, diary: Diary, case: Case, config: Mapping[str, Any], given: Sequence[Prompt], rate_per_s: float | None
+    ) -> None:
+        """From now on every request of this case is in the diary as it ends."""
+        nothing = Played(outcomes=(), arrived_count=0, elapsed_us=0)
+        diary.begin(self.record(case, config, nothing, given, rate_per_s))
+        by_id = {prompt.request.request_id: prompt for prompt in given}
+        self.cluster.told = lambda outcome: diary.outcome(
+            counting.told(outcome, by_id[outcome.request_id]) if outcome.request_id in by_id else outcome
+        )
 
     def record(
         self, case: Case, config: Mapping[str, Any], played: Played, given: Sequence[Prompt],
