@@ -1,0 +1,1 @@
+"""One finding of this project's own; see README.md beside."""
