@@ -93,10 +93,6 @@ class Engine(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    @property
-    def reuse_tokens(self) -> int:
-        """Reuse should end at a multiple of this: the chunk in canonical mode (then it is bit-equal), else a block."""
-
     def prefill(self, tokens: TokenArray, start_token: int, end_token: int, slots: Sequence[int]) -> PrefillResult:
         """The keys and values of positions [start_token, end_token) are in the pool; those before are read from it.
 

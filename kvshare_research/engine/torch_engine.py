@@ -88,10 +88,6 @@ class TorchEngine(Engine):
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
-    @property
-    def reuse_tokens(self) -> int:
-        return self._chunk_tokens or self._pool.block_tokens
-
     def reset(self) -> None:
         self._pool.clear()
         self._workspace = Workspace(self._pool)

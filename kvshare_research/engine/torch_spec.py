@@ -29,8 +29,10 @@ def device_for(local_rank: int, visible_device_count: int) -> str:
 class TorchEngineSpec(EngineSpec, ABC):
     """A transformers model in torch. Subclasses say where model and tokenizer come from.
 
-    `chunking: canonical` cuts every prefill at multiples of `chunk_tokens`, so that reuse up to such a multiple gives
-    bit-equal results; `off` computes a stretch in one pass, and reuse gives equal greedy tokens in fp32.
+    `chunking: canonical` cuts every prefill at multiples of `chunk_tokens` (null: of the block), which divide the
+    block. So reuse, which may end at any block (also after a failed fetch, or within a split), leaves the very passes
+    of a cold prefill, and results are bit-equal. `off` computes a stretch in one pass, and reuse gives equal greedy
+    tokens in fp32.
     `attention_rows` last positions of each stretch tell how much they attend to each block (0: none do).
     """
 
@@ -40,7 +42,7 @@ class TorchEngineSpec(EngineSpec, ABC):
     block_tokens: int = 16
     pool_bytes: int = 256 << 20
     chunking: str = "off"
-    chunk_tokens: int = 128
+    chunk_tokens: int | None = None
     attention_rows: int = 0
 
     def __post_init__(self) -> None:
@@ -49,14 +51,13 @@ class TorchEngineSpec(EngineSpec, ABC):
         check_choice("chunking", self.chunking, CHUNKINGS)
         for field in ("threads", "block_tokens", "pool_bytes", "chunk_tokens"):
             value = getattr(self, field)
-            if value < 1:
+            if value is not None and value < 1:
                 raise ConfigError(f"`{field}` is `{value}`, expected at least 1")
-        if self.chunking == "canonical" and self.chunk_tokens % self.block_tokens:
+        if self.chunking == "canonical" and self.block_tokens % (self.chunk_tokens or self.block_tokens):
             raise ConfigError(
-                f"`chunk_tokens` is `{self.chunk_tokens}`, expected a multiple of `block_tokens` "
-                f"(`{self.block_tokens}`)"
+                f"`chunk_tokens` is `{self.chunk_tokens}`, expected a divisor of `block_tokens` "
+                f"(`{self.block_tokens}`): reuse may end at any block; raise `block_tokens` to it"
             )
-
         if self.attention_rows < 0 or (self.attention_rows and self.device != "cpu"):
             raise ConfigError(f"`attention_rows` is `{self.attention_rows}`, expected 0, or more with `device: cpu`")
 
@@ -80,6 +81,6 @@ class TorchEngineSpec(EngineSpec, ABC):
             threads=self.threads,
             block_tokens=self.block_tokens,
             pool_bytes=self.pool_bytes,
-            chunk_tokens=self.chunk_tokens if self.chunking == "canonical" else None,
+            chunk_tokens=(self.chunk_tokens or self.block_tokens) if self.chunking == "canonical" else None,
             attention_rows=self.attention_rows,
         )

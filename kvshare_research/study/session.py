@@ -79,8 +79,9 @@ class Session:
     def _keep(self, *results: CaseResult) -> None:
         """Cases that are over, and already on disk in case the run is killed."""
         self.results.extend(results)
-        for result in results if self.diary is not None else ():
-            self.diary.end(result)
+        if self.diary is not None:
+            for result in results:
+                self.diary.end(result)
 
     def _calibrated(self, config: dict[str, Any]) -> dict[str, Any]:
         """The configuration with its links known; each link setting is measured once."""

@@ -57,7 +57,7 @@ def ones(count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
         ({"pool_bytes": -5}, "`pool_bytes` is `-5`"),
         (
             {"chunk_tokens": 20, "chunking": "canonical"},
-            "`chunk_tokens` is `20`, expected a multiple of `block_tokens` (`16`)",
+            "`chunk_tokens` is `20`, expected a divisor of `block_tokens` (`16`)",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ BLOCK = 4
 
 
 def load(**changes: object) -> TorchEngine:
-    engine = Tiny(block_tokens=BLOCK, pool_bytes=1 << 18, **changes).load(0)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"block_tokens": BLOCK, "pool_bytes": 1 << 18, **changes}
+    engine = Tiny(**settings).load(0)
     assert isinstance(engine, TorchEngine)
     return engine
 
@@ -34,9 +36,11 @@ def other() -> TorchEngine:
     return load()
 
 
-@pytest.fixture(scope="module")
-def canonical() -> tuple[TorchEngine, TorchEngine]:
-    return load(chunking="canonical", chunk_tokens=2 * BLOCK), load(chunking="canonical", chunk_tokens=2 * BLOCK)
+@pytest.fixture(scope="module", params=[(BLOCK, None), (BLOCK, BLOCK // 2), (3 * BLOCK, BLOCK), (16, 16)])
+def canonical(request: pytest.FixtureRequest) -> tuple[TorchEngine, TorchEngine]:
+    block, chunk = request.param
+    made = [load(chunking="canonical", block_tokens=block, chunk_tokens=chunk) for _ in range(2)]
+    return made[0], made[1]
 
 
 def prompt(length: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
@@ -52,14 +56,15 @@ def reused(
     source: TorchEngine, target: TorchEngine, length: int, prefix_blocks: int, seed: int
 ) -> tuple[PrefillResult, PrefillResult, list[int], list[int]]:
     """A cold prefill on `source`, and one on `target` whose first blocks were copied into other slots; then decodes."""
-    block_count = -(-(length + 6) // BLOCK)
+    block_tokens = source.pool.block_tokens
+    block_count = -(-(length + 6) // block_tokens)
     shuffled = np.random.default_rng(seed + 1).permutation(source.pool.block_count).tolist()
     first, second = shuffled[:block_count], shuffled[block_count : 2 * block_count]
     target.pool.blocks_LCBHTD.fill_(7.0)  # whatever is not copied or computed must not matter
     tokens = prompt(length, seed)
     cold = source.prefill(tokens, 0, length, first)
     copy_blocks(source, first[:prefix_blocks], target, second[:prefix_blocks])
-    warm = target.prefill(tokens, prefix_blocks * BLOCK, length, second)
+    warm = target.prefill(tokens, prefix_blocks * block_tokens, length, second)
     assert cold.first_token is not None
     assert warm.first_token is not None
     cold_tokens = source.decode(cold.first_token, length, 6, first).tokens
@@ -85,9 +90,9 @@ def test_reuse_gives_equal_greedy_tokens(
 def test_canonical_reuse_is_bit_equal(
     canonical: tuple[TorchEngine, TorchEngine], length: int, share: float, seed: int
 ) -> None:
+    """Whatever the block, and however many blocks are reused."""
     source, target = canonical
-    chunk_blocks = source.reuse_tokens // BLOCK
-    prefix_blocks = int(share * ((length - 1) // source.reuse_tokens)) * chunk_blocks
+    prefix_blocks = int(share * ((length - 1) // source.pool.block_tokens))
     cold, warm, cold_tokens, warm_tokens = reused(source, target, length, prefix_blocks, seed)
     assert cold_tokens == warm_tokens
     assert cold.logit_fingerprint == warm.logit_fingerprint
@@ -192,8 +197,8 @@ def test_equal_models_have_equal_fingerprints_and_others_do_not(engine: TorchEng
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_lower_precision_runs_and_is_canonical_too(dtype: str) -> None:
-    source = load(dtype=dtype, chunking="canonical", chunk_tokens=8)
-    target = load(dtype=dtype, chunking="canonical", chunk_tokens=8)
+    source = load(dtype=dtype, chunking="canonical")
+    target = load(dtype=dtype, chunking="canonical")
     cold, warm, cold_tokens, warm_tokens = reused(source, target, 43, 6, 3)
     assert cold_tokens == warm_tokens
     assert cold.logit_fingerprint == warm.logit_fingerprint
