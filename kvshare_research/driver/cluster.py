@@ -37,9 +37,10 @@ from kvshare_research.transport.shaped import ShapedEndpoint
 if TYPE_CHECKING:
     from kvshare_research.core.router import Router
 
+Spans = Sequence[tuple[int, int]]
+Times = tuple[tuple[int, ...], ...]  # us, a row per span
 TICK_US: Final = 100_000
 SILENCE_S_MAX: Final = 900.0  # a worker says something every tick while it serves; this is for loading and long kernels
-
 Arrival = tuple[int, Request, Chain, NDArray[np.uint32]]  # offset in us, and the prompt's tokens
 
 
@@ -151,17 +152,18 @@ class Cluster:
 
         return self._played(inject, lambda: not left and not self._open, len(schedule), start_us, progress)
 
-    def measure_prefill(
-        self, node: int, points: Sequence[tuple[int, int]], *, repeats: int, seed: int
-    ) -> tuple[tuple[int, ...], ...]:
+    def measure_prefill(self, node: int, points: Spans, *, repeats: int, seed: int) -> Times:
         """Wall time in us of prefilling [start, end) on this node, a row per point; between cases only."""
         return self._measured(node, wire.MeasurePrefill(tuple(points), repeats, seed))
 
-    def measure_decode(
-        self, node: int, points: Sequence[tuple[int, int]], *, repeats: int, seed: int
-    ) -> tuple[tuple[int, ...], ...]:
+    def measure_decode(self, node: int, points: Spans, *, repeats: int, seed: int) -> Times:
         """Wall time in us of decoding after a context, a row per (context tokens, tokens); between cases only."""
         return self._measured(node, wire.MeasureDecode(tuple(points), repeats, seed))
+
+    def measure_prefill_together(self, points: Spans, *, repeats: int, seed: int) -> tuple[Times, ...]:
+        """As `measure_prefill`, on all nodes at the same time; the rows of each node, in no order of nodes."""
+        self._broadcast(wire.MeasurePrefill(tuple(points), repeats, seed))
+        return tuple(row.rows for row in self._gather(wire.Measured, "measure"))
 
     def measure_link(self, source: int, reader: int, *, payload_bytes: int, repeats: int) -> tuple[int, ...]:
         """Time in us at `reader` from asking `source` for this many bytes (0: a round trip) until they are there."""
@@ -261,7 +263,7 @@ class Cluster:
         self._broadcast(wire.ReportAsked())
         return self._gather(wire.Reported, "report counters")
 
-    def _measured(self, node: int, message: wire.Message) -> tuple[tuple[int, ...], ...]:
+    def _measured(self, node: int, message: wire.Message) -> Times:
         if not 0 <= node < self.node_count:
             raise ConfigError(f"node {node} is not one of the {self.node_count} nodes")
         self._send(node, message)

@@ -49,6 +49,7 @@ class Simulator:
     engine: EngineModel
     block_bytes: int
     event_delay_us: int = 0
+    control_us: int = 0  # what handing a request over takes beside its way, whatever the link
     event_loss_ratio: float = 0.0
     drop_event: Callable[[m.PoolMessage], bool] | None = None
     tick_us: int = 1_000_000
@@ -188,7 +189,7 @@ class Simulator:
         if isinstance(effect, m.Dispatch):
             event = m.Dispatched(request=effect.request, chain=effect.chain, plan=effect.plan, reader=effect.reader)
             node = effect.plan.executor
-            self._send(node, self._one_way_us(effect.request.ingress, node), event, now_us)
+            self._send(node, self.control_us + self._one_way_us(effect.request.ingress, node), event, now_us)
         elif isinstance(effect, m.Record):
             self._ingress.pop(effect.outcome.request_id, None)
             self._reported_us.pop(effect.outcome.request_id, None)
@@ -228,9 +229,16 @@ class Simulator:
     def _start_engine(self, node: int, now_us: int) -> None:
         """New work was submitted: an idle engine begins, a busy one may have to stop skipping."""
         engine = self._engines[node]
-        due_us = engine.cut(now_us) if engine.running else engine.begin(now_us)
+        due_us = engine.cut(now_us) if engine.running else engine.begin(now_us, self._slow_permille(node))
         if due_us is not None:
             self._wake_at(node, due_us)
+
+    def _slow_permille(self, node: int) -> int:
+        """How an iteration of the node is slowed by the engines that run beside it."""
+        if self.engine.together_permille == 1_000:
+            return 1_000
+        others = [engine.running for i, engine in enumerate(self._engines) if i != node]
+        return self.engine.slowed_permille(sum(others), len(others))
 
     def _wake_at(self, node: int, due_us: int) -> None:
         self._wakes[node] += 1
@@ -244,7 +252,7 @@ class Simulator:
         for ended in engine.end(now_us):
             self._work(node, _engine_event(ended), now_us)
         self._ending, self._submitted = None, None
-        due_us = engine.begin(now_us)
+        due_us = engine.begin(now_us, self._slow_permille(node))
         if due_us is not None:
             self._wake_at(node, due_us)
 

@@ -20,7 +20,8 @@ class EngineModel:
     """Times of a modelled engine. An iteration that decodes B requests with C tokens of context among them adds
 
     `decode_ps_per_request` * B + `decode_ps_per_token` * C, and `decode_step_ps` if it prefills nothing (a prefill's
-    launch is in its own c0). `chunk_tokens` 0 prefills a stretch in one iteration.
+    launch is in its own c0). `chunk_tokens` 0 prefills a stretch in one iteration. Where engines share a machine, an
+    iteration that begins while all others run takes `together_permille` / 1000 times as long, beside some of them less.
     """
 
     prefill: PrefillCoefficients
@@ -29,6 +30,11 @@ class EngineModel:
     decode_ps_per_token: int = 0
     chunk_tokens: int = 0
     merge_ps_per_byte: int = 0
+    together_permille: int = 1_000
+
+    def slowed_permille(self, running: int, others: int) -> int:
+        """What an iteration takes that begins while `running` of `others` engines run, in thousandths."""
+        return 1_000 + (self.together_permille - 1_000) * running // others if others else 1_000
 
 
 @dataclass(slots=True)
@@ -74,6 +80,7 @@ class ModelledEngine:
     _past_ps: int = 0  # time spent in it by the iterations that have ended
     _steps: int = 0  # iterations under way or to be skipped; 0: idle
     _ends_us: int = 0
+    _slow_permille: int = 1_000  # of the present composition of the batch
 
     @property
     def running(self) -> bool:
@@ -89,11 +96,11 @@ class ModelledEngine:
         work = _Decode(request_id, token_count, context_tokens, now_us)
         self._coming.append((not self.running, work))
 
-    def begin(self, now_us: int) -> int | None:
+    def begin(self, now_us: int, slow_permille: int = 1_000) -> int | None:
         """What was submitted runs from now; when `end` is due, None if there is nothing to do."""
         assert not self.running
-        if self._coming and self._join(now_us):
-            self._from_us, self._past_ps = now_us, 0
+        if (self._coming and self._join(now_us)) or slow_permille != self._slow_permille:
+            self._from_us, self._past_ps, self._slow_permille = now_us, 0, slow_permille
         if self._prefill is None and not self._decoding:
             return None
         if self._prefill is not None:
@@ -179,7 +186,8 @@ class ModelledEngine:
     def _chunk_ps(self) -> int:
         assert self._prefill is not None
         start = self._prefill.at_token
-        return prefill_ps(self.model.prefill, self._chunk_end() - start, start) + self._batch_ps()
+        alone_ps = prefill_ps(self.model.prefill, self._chunk_end() - start, start) + self._batch_ps()
+        return alone_ps * self._slow_permille // 1_000
 
     def _batch_ps(self) -> int:
         model = self.model
@@ -191,4 +199,5 @@ class ModelledEngine:
     def _decode_ps(self, steps: int) -> int:
         """`steps` iterations that only decode; the context grows by a token of each request in each."""
         grown = self.model.decode_ps_per_token * len(self._decoding)
-        return steps * (self.model.decode_step_ps + self._batch_ps()) + grown * (steps * (steps - 1) // 2)
+        alone_ps = steps * (self.model.decode_step_ps + self._batch_ps()) + grown * (steps * (steps - 1) // 2)
+        return alone_ps * self._slow_permille // 1_000

@@ -85,6 +85,7 @@ class CaseResult:
     workload: str = ""  # names the set of requests, without the seed
     extra: tuple[tuple[str, str], ...] = ()  # further labels, for example model or retention
     outcomes: tuple[Outcome, ...] = ()
+    simulated: tuple[Outcome, ...] = ()  # of a case on ranks: what its twin in virtual time gave
     counters: Counters = Counters()
     expected_requests: int | None = None
     fit_request_ids: tuple[int, ...] = ()  # requests that calibration has seen

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, final
 
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.metrics.fidelity import fidelities
 from kvshare_research.metrics.pulls import pulls
 from kvshare_research.metrics.records import CaseResult, encode_results, load_results, outcome_frame
 from kvshare_research.metrics.summary import Row, summarise
 from kvshare_research.metrics.verdict import OURS, overlap_table, slo_rows
 
-from .content import Table, case_tables, notices, pull_tables
+from .content import Table, case_tables, fidelity_tables, notices, pull_tables
 from .html import Picture, render_html
 from .hypothesis import slo_table, verdict_tables
 from .tables import as_text
@@ -32,6 +33,7 @@ HEADLINES = (
     "Same answers",
     "Ways of serving",
     "A pull against",
+    "Simulated against measured",
     "The note's table",
 )
 TABLES = "tables.txt"
@@ -58,7 +60,12 @@ def build(
     that is held against the note.
     """
     rows = summarise(results)
-    tables = case_tables(rows) + pull_tables(pulls(results)) + slo_table(slo_rows(results, objective_us))
+    tables = (
+        case_tables(rows)
+        + fidelity_tables(fidelities(results))
+        + pull_tables(pulls(results))
+        + slo_table(slo_rows(results, objective_us))
+    )
     if results:
         tables += verdict_tables(overlap_table(results, selector=selector, objective_us=objective_us))
     return Report(

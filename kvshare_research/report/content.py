@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from kvshare_research.core.nouns import Action, MissReason
+from kvshare_research.metrics.fidelity import PARTS, Fidelity
 from kvshare_research.metrics.pulls import Pull
 from kvshare_research.metrics.records import BASELINE
 from kvshare_research.metrics.statistics import P95_SAMPLES, P99_SAMPLES
@@ -246,6 +247,49 @@ def pull_tables(rows: Sequence[Pull]) -> list[Table]:
             )
         )
     return tables
+
+
+def fidelity_tables(rows: Sequence[Fidelity]) -> list[Table]:
+    """The simulator against the ranks, by quantile and by component; nothing where no case has a twin."""
+    if not rows:
+        return []
+    names = varying([r.key for r in rows])
+
+    def table(title: str, columns: tuple[str, ...], cells: Callable[[Fidelity], tuple[str, ...]], note: str) -> Table:
+        lines = tuple((*(key_fields(r.key).get(n, NOTHING) for n in names), *cells(r)) for r in rows)
+        return Table(title=title, columns=(*names, *columns), names=len(names), rows=lines, notes=(note,))
+
+    def quantiles(row: Fidelity) -> tuple[str, ...]:
+        ends = [cell for pair in (row.p50_us, row.p95_us) for cell in (*_both(pair), _off(pair))]
+        return count(row.pairs), *ends, percent(row.request_error), percent(row.same_executor)
+
+    def parts(row: Fidelity) -> tuple[str, ...]:
+        return tuple(cell for pair in row.parts_us for cell in _both(pair))
+
+    return [
+        table(
+            "Simulated against measured",
+            ("pairs", "p50 measured, ms", "simulated", "off", "p95 measured, ms", "simulated", "off", "per request",
+             "same node"),
+            quantiles,
+            "TTFT of the same requests at the same times: on ranks, and in virtual time with engine and links as they "
+            "were calibrated before. Per request: median of |simulated - measured| / measured.",
+        ),
+        table(
+            "Simulated against measured, by component",
+            tuple(f"{part.removesuffix('_us')} {kind}" for part in PARTS for kind in ("measured", "simulated")),
+            parts,
+            "Means in ms. Fetch includes what is hidden behind queue and prefill.",
+        ),
+    ]  # fmt: skip
+
+
+def _both(pair: tuple[float, float]) -> tuple[str, str]:
+    return number(pair[0] / 1000), number(pair[1] / 1000)
+
+
+def _off(pair: tuple[float, float]) -> str:
+    return f"{(pair[1] / pair[0] - 1) * 100:+.0f} %" if pair[0] > 0 else NOTHING
 
 
 def notices(rows: Sequence[Row]) -> list[str]:

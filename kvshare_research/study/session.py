@@ -23,13 +23,14 @@ from kvshare_research.workload.catalogue import Catalogue
 
 from . import counting
 from .assembly import check_retention, component, parties
-from .calibrate import applied, calibrated, link_samples
+from .calibrate import applied, calibrated, link_samples, together_ratio
 from .disclosing import on_cluster
 from .plan import IDLE, Case, cases
 from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, detail_of, prompts
 from .salvage import Diary
 from .settings import canonical, case_config, choice, name_of, names
+from .twin import Machines, control_us_of, twin
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
 
@@ -47,6 +48,8 @@ class Session:
     logs: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     _resolved: dict[str, Any] = field(default_factory=dict)
     _service_us: dict[float | None, float] = field(default_factory=dict)
+    _control_us: int = 0  # of handing over a request, as the idle runs behind `service_us` measured it
+    _together_ratio: float = 1.0
     _links: dict[str, list[list[int]]] = field(default_factory=dict)
     _number: int = 0
     _tokenizer: Any = None
@@ -69,6 +72,7 @@ class Session:
             self.run.parts["events"].check(directory)
         self._calibration = calibrated(self)
         self.notes["calibration"] = self._calibration.to_dict()
+        self._together_ratio = self.notes["prefill beside others, ratio"] = together_ratio(self)
         for case in cases(self.run.parts["study"]):
             config = self._calibrated(case_config(self._resolved, case))
             if case.block.kind == "probe":
@@ -131,7 +135,12 @@ class Session:
             reason = f"node {', '.join(map(str, played.lost))} was lost; the others served its requests"
             self.results.append(self.record(case, config, played, given, rate_per_s, reason))
             raise RemoteError(f"{reason}; the study ends here, and what was measured is kept, marked partial")
-        return self.record(case, config, played, given, rate_per_s)
+        made = self.record(case, config, played, given, rate_per_s)
+        if disclosing is not None:  # what it releases when depends on the clock of the run
+            return made
+        self.progress.stage(f"{case.title}: the same in virtual time")
+        alike = twin(config, given, None if case.utilisation == IDLE else times, self._machines, case.seed)
+        return replace(made, simulated=alike)
 
     def _open_diary(
         self, diary: Diary, case: Case, config: Mapping[str, Any], given: Sequence[Prompt], rate_per_s: float | None
@@ -164,6 +173,16 @@ class Session:
         )
 
     # ------------------------------------------------------------------ what cases are made of
+    @property
+    def _machines(self) -> Machines:
+        return Machines(
+            node_count=self.cluster.node_count,
+            capacity_blocks=min(row.capacity_blocks for row in self.cluster.engines),
+            block_bytes=self.block_bytes,
+            control_us=self._control_us,
+            together_permille=round(1_000 * self._together_ratio),
+        )
+
     @property
     def block_bytes(self) -> int:
         return self.cluster.engines[0].block_bytes
@@ -241,5 +260,6 @@ class Session:
             played = self.cluster.play_idle(arrivals(given, (0,) * len(given)))
             times = [o.end_to_end_us for o in played.outcomes[1:]]
             self._service_us[case.overlap] = sum(times) / len(times)
+            self._control_us = control_us_of(played.outcomes[1:])
             self.notes[f"service_us at overlap {case.overlap}"] = self._service_us[case.overlap]
         return self._service_us[case.overlap]

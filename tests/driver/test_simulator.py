@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -212,3 +213,24 @@ def test_two_processes_give_equal_bytes(hash_seed: str) -> None:
         return json.loads(done.stdout)
 
     assert run(hash_seed) == run("3")
+
+
+def test_engines_that_share_a_machine_slow_each_other_and_one_alone_is_not_slowed() -> None:
+    """Two requests on two nodes at once take the longer for it, unless they come one after the other."""
+
+    def prefills_us(permille: int, apart_us: int) -> list[int]:
+        sim = fleet(2)
+        sim.engine = replace(sim.engine, together_permille=permille)
+        for engine in sim._engines:
+            engine.model = sim.engine
+        for number in range(2):
+            ask(sim, number, prefix=f"p{number}", at_us=1 + apart_us * number, ingress=number)
+        return [o.prefill_us for o in sorted(sim.run(), key=lambda o: o.request_id)]
+
+    alone = prefills_us(1_000, 0)
+    assert prefills_us(1_500, 60_000_000) == alone
+    slowed = prefills_us(1_500, 0)
+    assert slowed[0] == alone[0]
+    assert abs(slowed[1] - 1.5 * alone[1]) <= 2
+    assert MODEL.slowed_permille(3, 3) == 1_000
+    assert replace(MODEL, together_permille=1_600).slowed_permille(1, 3) == 1_200

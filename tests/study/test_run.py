@@ -171,3 +171,17 @@ def test_a_launcher_that_makes_no_ranks_is_refused_and_never_asked_again(tmp_pat
 
     assert done.returncode == 2
     assert "did not make it an MPI rank" in done.stderr
+
+
+def test_every_case_on_ranks_has_a_twin_that_serves_the_same_requests(results: tuple[CaseResult, ...]) -> None:
+    """When idle, what recompute does hangs on nothing measured: the same nodes compute the same tokens."""
+    streams = [case for case in results if dict(case.extra)["block"] != "probe"]
+    assert streams
+    for case in streams:
+        assert [o.request_id for o in case.simulated] == sorted(o.request_id for o in case.outcomes)
+        assert all(o.status == Status.DONE for o in case.simulated)
+        assert sum(o.decode_us for o in case.simulated) > 0
+    idle = block(results, "idle")
+    pairs = list(zip(idle[BASELINE].outcomes, idle[BASELINE].simulated, strict=True))
+    assert [(a.executor, a.computed_tokens) for a, _ in pairs] == [(b.executor, b.computed_tokens) for _, b in pairs]
+    assert any(o.computed_tokens < o.prompt_tokens for o in idle["cheapest"].simulated)

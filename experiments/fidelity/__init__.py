@@ -1,0 +1,1 @@
+"""The simulator against ranks; see README.md."""
