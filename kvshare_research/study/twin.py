@@ -28,7 +28,7 @@ Sample = Sequence[int]  # source, reader, bytes, us
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """What the ranks are: how many workers, with which pools; how long the handing over of a request takes (0: unknown);
+    """What the ranks are: how many workers, with which pools; how long handing over a request takes (0: unknown);
     and how much longer a prefill takes while all others compute."""
 
     node_count: int
