@@ -63,7 +63,7 @@ def arrivals(run: Run, fleet: Fleet, requests: int) -> Any:
     """The trace as the study reads it, a request at a time."""
     workload = run.parts["workload"]
     given = WorkloadInput(
-        tokenizer=None, directory=fleet.directory, catalogue=None, seed=0, block_tokens=fleet.space.block_tokens,
+        tokenizer=None, directory=fleet.hasher.directory, catalogue=None, seed=0, block_tokens=fleet.hasher.space.block_tokens,
         node_count=len(fleet.simulator.workers), pool_blocks=0,
     )  # type: ignore[arg-type]  # fmt: skip
     for index, item in enumerate(workload.stream(given, Reading())):
