@@ -42,16 +42,11 @@ def art_like(requests: int, *, tokens_per_s: float, seed: int) -> list[Prompt]:
         blocks = [user * PREFIX_BLOCKS + i for i in range(PREFIX_BLOCKS)]
         blocks += [10_000_000 + talk * 1_000 + i for i in range(own)]
         now_s += rng.expovariate(tokens_per_s / 7_000)
-        made.append(
-            Prompt(
-                arrival_us=int(now_s * 1e6),
-                blocks=blocks,
-                input_tokens=total,
-                output_tokens=OUTPUT_TOKENS,
-                ingress=0,
-                session=user + 1,
-            )  # fmt: skip
-        )
+        prompt = Prompt(
+            arrival_us=int(now_s * 1e6), blocks=blocks, input_tokens=total, output_tokens=OUTPUT_TOKENS, ingress=0,
+            session=user + 1,
+        )  # fmt: skip
+        made.append(prompt)
     return made
 
 

@@ -29,8 +29,8 @@ def run(requests_max: int | None = None) -> dict[str, float]:
             done = counted(play(setup, prompts, selector)[0])
             times = [percentile_ms(done, what, p) for what in ("ttft_us", "end_to_end_us") for p in (50, 95, 99)]
             found[selector] = (times[1], times[4], reuse(done))
-            print(f"{name} {selector:16s} p50/p95/p99 ms: TTFT {times[0]:.0f}/{times[1]:.0f}/{times[2]:.0f}, "
-                  f"E2E {times[3]:.0f}/{times[4]:.0f}/{times[5]:.0f}, reuse {reuse(done):.3f}", file=sys.stderr)  # fmt: skip
+            told = "/".join(f"{time:.0f}" for time in times)
+            print(f"{name} {selector}: TTFT and E2E p50/p95/p99, ms: {told}; reuse {reuse(done):.3f}", file=sys.stderr)
         for title, selector in BASELINES.items():
             ours[f"{name} tok/s: p95 TTFT over {title}"] = found["gorgo"][0] / found[selector][0]
         ours[f"{name} tok/s: p95 E2E over session affinity"] = found["gorgo"][1] / found["session_affinity"][1]

@@ -21,7 +21,7 @@ MEDIAN_TOKENS, MEAN_TOKENS = 6_909, 12_035  # of prompts: published for Mooncake
 
 
 def lengths() -> NDArray[np.float64]:
-    """Uncached lengths: the log-normal distribution with that median and mean, at 100,000 equal steps of probability."""
+    """Uncached lengths: log-normal with that median and mean, at 100,000 equal steps of probability."""
     from scipy.stats import norm
 
     sigma = np.sqrt(2 * np.log(MEAN_TOKENS / MEDIAN_TOKENS))
