@@ -20,6 +20,7 @@ from kvshare_research.selector.route_to_longest_prefix import RouteToLongestPref
 from kvshare_research.study.settings import choice
 from kvshare_research.testing.tables import quote_input, random_input
 
+QUADRATIC = ("c3_ps_per_token2", "c4_ps_per_token2")
 TABLES, SMALL, REQUESTS = 2_000, 200, 2_500
 
 
@@ -49,7 +50,8 @@ def regrets(count: int) -> tuple[float, int]:
 
 def cache_only_regret_us(tokens: int) -> int:
     """The holder of the whole prompt has as much work waiting as the prompt is; the other node is idle."""
-    cost = build(choice("cost", "ttft") | {"c0_ps": 0, "c1_ps_per_token": 100_000_000}, "cost")
+    linear = {"c0_ps": 0, "c1_ps_per_token": 100_000_000, "c2_ps_per_token": 0} | dict.fromkeys(QUADRATIC, 0)
+    cost = build(choice("cost", "ttft") | linear, "cost")
     waiting_us = 10 * tokens * 100
     table = cost.quote(
         quote_input(token_count=tokens, depths={0: tokens // 16 - 1}, queued_us=(waiting_us, 0), ps_per_byte=10**9)
