@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Literal, final
@@ -58,22 +59,25 @@ class RegionLink(Link):
     data_root: str | None
     regions: tuple[str, ...]
     label: Literal["emulated"] = "emulated"
-    _inner: MatrixLink = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.data_root is None:
-            raise ConfigError("these links are read from a data set; set `data_root` or KVSHARE_DATA to its folder")
         if not self.regions or len(set(self.regions)) != len(self.regions):
             raise ConfigError("`link.regions` is empty or names a region twice")
-        object.__setattr__(self, "_inner", _measured(Path(self.data_root) / "network", self.regions))
 
     def rtt_between_us(self, source: int, reader: int) -> int:
-        return self._inner.rtt_between_us(source, reader)
+        return self.places().rtt_between_us(source, reader)
 
     def bits_per_s(self, source: int, reader: int) -> int | None:
-        return self._inner.bits_per_s(source, reader)
+        return self.places().bits_per_s(source, reader)
+
+    def places(self) -> MatrixLink:
+        """The links by region; ConfigError if the data set cannot be read or lacks one."""
+        if self.data_root is None:
+            raise ConfigError("these links are read from a data set; set `data_root` or KVSHARE_DATA to its folder")
+        return _measured(Path(self.data_root) / "network", self.regions)
 
 
+@lru_cache(maxsize=8)
 def _measured(folder: Path, regions: tuple[str, ...]) -> MatrixLink:
     rtt_us = _pairs(_text(folder / "skyplane_latency.csv"), "avg_rtt", regions, 1e3)
     rate = _pairs(_text(folder / "skyplane_throughput.csv.zst"), "throughput_received", regions, 1.0)
