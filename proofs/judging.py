@@ -11,25 +11,8 @@ from kvshare_research.core import judging, rights
 from kvshare_research.core.nouns import Chain, Match, MissReason, Run
 
 from .kit import Obligation, claim, theorem
-from .spec import Permission, every, membership, permitted, reader, scope, scope_ok, some
+from .spec import Permission, Rows, every, membership, permitted, reader, scope, scope_ok, some
 from .symexec import paths
-
-
-class _Rows:
-    """A directory of symbolic scopes and memberships, by the position of the scope."""
-
-    def __init__(self, count: int) -> None:
-        self.scopes = tuple(scope(f"scope{i}") for i in range(count))
-        self.rows = tuple(membership(f"row{i}") for i in range(count))
-        self.ghosts = tuple(Permission(f"ghost{i}") for i in range(count))
-
-        self.tenant = reader().tenant
-
-    def membership(self, tenant_id: Any, scope: rights.Scope) -> rights.Membership:
-        """The row of the reader's tenant; asked for anybody else's, one that has nothing to do with it."""
-        if not z3.eq(tenant_id, self.tenant):
-            return membership("another tenant's row")
-        return next(row for s, row in zip(self.scopes, self.rows, strict=True) if s is scope)
 
 
 @theorem(
@@ -50,7 +33,7 @@ def judge() -> Iterator[Obligation]:
 
 
 def _judged(scope_count: int, holder_count: int, levels: tuple[int, ...] = ()) -> Iterator[Obligation]:
-    rows, r, now, block = _Rows(scope_count), reader(), z3.Int("now"), z3.Int("block")
+    rows, r, now, block = Rows(scope_count), reader(), z3.Int("now"), z3.Int("block")
     held = [z3.Int(f"held{i}") for i in range(holder_count)]
     ends = [z3.Int(f"end{i}") for i in range(scope_count)]
     chain = Chain(hashes=b"", scope_ends=tuple(enumerate(ends)), block_tokens=1)

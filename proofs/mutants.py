@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -31,7 +32,7 @@ class Mutant:
 
 
 def function_tree(module: ModuleType, name: str) -> ast.FunctionDef:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(module, name))))
+    tree = ast.parse(textwrap.dedent(inspect.getsource(attrgetter(name)(module))))
     function = tree.body[0]
     assert isinstance(function, ast.FunctionDef)
     return function
@@ -39,31 +40,33 @@ def function_tree(module: ModuleType, name: str) -> ast.FunctionDef:
 
 @contextmanager
 def replaced(module: ModuleType, name: str, tree: ast.FunctionDef) -> Iterator[None]:
-    """While the context lasts, `module.name` and every import of it elsewhere is the function of `tree`."""
-    before = getattr(module, name)
+    """While the context lasts, `module.name` (a function, or `Class.method`) and every import of it elsewhere is the
+    function of `tree`."""
+    before = attrgetter(name)(module)
     code = compile(ast.fix_missing_locations(ast.Module([tree], [])), f"<mutant of {name}>", "exec")
     made: dict[str, Any] = {}
     exec(code, vars(module), made)
-    after = made[name]
+    owner, _, last = name.rpartition(".")
+    after = made[last]
     assert isinstance(after, FunctionType)
-    holders = [
+    holders: list[Any] = [getattr(module, owner)] if owner else [
         m for key, m in list(sys.modules.items())
         if key.startswith(("kvshare_research", "proofs")) and getattr(m, name, None) is before
     ]  # fmt: skip
     for holder in holders:
-        setattr(holder, name, after)
+        setattr(holder, last, after)
     try:
         yield
     finally:
         for holder in holders:
-            setattr(holder, name, before)
+            setattr(holder, last, before)
 
 
 @contextmanager
 def applied(mutant: Mutant) -> Iterator[None]:
     """While the context lasts the mistake is in the code; raises ValueError if its text is not found exactly once."""
     module = importlib.import_module(mutant.module)
-    source = textwrap.dedent(inspect.getsource(getattr(module, mutant.function)))
+    source = textwrap.dedent(inspect.getsource(attrgetter(mutant.function)(module)))
     if source.count(mutant.old) != 1:
         raise ValueError(f"`{mutant.old}` occurs {source.count(mutant.old)} times in {mutant.function}, expected once")
     tree = ast.parse(source.replace(mutant.old, mutant.new)).body[0]
@@ -72,9 +75,12 @@ def applied(mutant: Mutant) -> Iterator[None]:
         yield
 
 
+PACKAGES = {"namespace": "guard", "disclosing": "guard", "balance": "privacy"}
+
+
 def _mutant(theorem: str, where: str, old: str, new: str, story: str) -> Mutant:
-    module, function = where.split(".")
-    package = "kvshare_research.guard" if module == "namespace" else "kvshare_research.core"
+    module, function = where.split(".", 1)
+    package = f"kvshare_research.{PACKAGES.get(module, 'core')}"
     return Mutant(theorem=theorem, module=f"{package}.{module}", function=function, old=old, new=new, story=story)
 
 
@@ -111,6 +117,8 @@ NAMED = (
             "a ticket from before a revocation and a new grant still delivers"),
     _mutant("I7D", "rights.may_deliver", "ticket.grant_epoch == membership.grant_epoch", "True",
             "a tenant that was granted again uses what it asked for before it was revoked"),
+    _mutant("CUT-OFF", "rights.may_deliver", "ticket.grant_epoch == membership.grant_epoch", "True",
+            "a member again takes what a node that never heard of its revocation sends"),
     _mutant("LEASE", "rights.lease_live", "local_now_us + skew_us", "local_now_us",
             "a slow clock reads after the lease"),
     _mutant("SCOPE", "rights.assign", "if asked.level > before.level:", "if asked.level != before.level:",
@@ -123,6 +131,18 @@ NAMED = (
             "what was matched passes without being readable"),
     _mutant("JUDGE-N", "judging.further", "return end, None", "return end + 1, None",
             "the first block of the next scope passes with the last readable one"),
+    _mutant("POLICY", "serving.Serving.ask", " or ticket is None", "", "a holder sends what it gave no ticket for"),
+    _mutant("POLICY", "fetching.Fetching.land", "complete and self._deliverable(fetch, event, directory, now_us)",
+            "complete", "what has landed is used unasked"),
+    _mutant("POLICY", "worker.Worker._resident_of", "if not allowed[block.scope_id]:", "if i and not allowed[0]:",
+            "a block of a second scope is used without its right"),
+    _mutant("POLICY", "ledger.Ledger._give_up", "not step.ok or ", "", "a victim is let go against the rule"),
+    _mutant("PROMOTE", "disclosing.widened", "directory.scopes[scope_id].level != TENANT",
+            "directory.scopes[scope_id].level < TENANT", "a user's own text is shared with its prefix"),
+    _mutant("DEMOTE", "disclosing.widened", "left = token_count - at", "left = token_count - at + 1",
+            "a token stays shared after the demotion"),
+    _mutant("EPS", "balance.settle", "return Settled(False, spent, budget - spent)",
+            "return Settled(False, after, budget - after)", "a refusal costs budget"),
     _mutant("NI-A", "account.admit", "grown.used <= account.limit and _sound(after)",
             "grown.used <= account.limit and after.used < after.capacity and _sound(after)",
             "whether the last block is given depends on the others"),
@@ -158,4 +178,4 @@ NAMED = (
             "entries are never applied"),
 )  # fmt: skip
 # Theorems without a named mutant state no rule that could be changed: sums, impossibilities and leaks.
-WITHOUT = ("SUM", "CLASH", "LEAK-1", "LEAK-2", "C3x")
+WITHOUT = ("SUM", "CLASH", "LEAK-1", "LEAK-2", "LEAK-3", "C3x", "PROMOTE-KEY")

@@ -22,7 +22,15 @@ from pathlib import Path
 
 from . import kit, mutants, suite
 
-MODULES = ("core.account", "core.rights", "core.costing", "core.splitting", "core.protocol", "core.judging")
+MODULES = (
+    "core.account",
+    "core.rights",
+    "core.costing",
+    "core.splitting",
+    "core.protocol",
+    "core.judging",
+    "privacy.balance",
+)
 SKIPPED = ("fill", "split", "front_of")  # loops over tables: their steps are proved, the loops are tested
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 # Cheap theorems that notice most come first; the others keep their order.
@@ -157,7 +165,8 @@ def theorems_about(module: str) -> list[str]:
 def noticed_by(change: Change) -> tuple[Change, str]:
     """The first theorem that fails on the changed rules, with how; an empty string if none does."""
     suite.load()
-    module = importlib.import_module(f"kvshare_research.core.{change.module}")
+    package = next(m for m in MODULES if m.endswith(f".{change.module}"))
+    module = importlib.import_module(f"kvshare_research.{package}")
     trees = list(changed(mutants.function_tree(module, change.function)))
     with mutants.replaced(module, change.function, trees[change.number][2]):
         for id in theorems_about(change.module):

@@ -158,6 +158,37 @@ def i7d() -> Iterator[Obligation]:
 
 
 @theorem(
+    "CUT-OFF",
+    "a node cut off before a revocation, however long: whoever knows of it refuses what the node holds and asks for, "
+    "at any time; but two nodes cut off together go on serving each other what was dispatched to them before",
+    rights.open_read,
+    rights.may_deliver,
+    rights.revoke,
+)
+def cut_off() -> Iterator[Obligation]:
+    """The node's row stays as it was at the cut; on the other side of the cut the revocation has been applied, and
+    maybe a later grant. No time is bounded: the cut may last for ever."""
+    s, r, before, after, later = scope("scope"), reader(), membership("before"), membership("after"), z3.Int("later")
+    generation, opened, now, lease, revoked_at = z3.Ints("generation opened now lease revoked_at")
+    gone = rights.revoke(before)
+    pre = {
+        "a group's block": z3.And(s.level == rights.GROUP, s.party > 0),
+        "epochs only rise after the revocation": z3.And(later >= 0, after.grant_epoch == gone.grant_epoch + later),
+        "times": z3.And(revoked_at < opened, opened <= now, now < opened + lease),
+    }
+
+    def fetch(at_holder: rights.Membership, at_reader: rights.Membership) -> bool:
+        given = rights.open_read(s, r, at_holder, generation, opened, lease)
+        return given is not None and rights.may_deliver(given, s, r, at_reader, generation, now)
+
+    for name, holder, asker in (("the holder is cut off", before, after), ("the reader is cut off", after, before)):
+        for i, path in enumerate(paths(fetch, holder, asker, assume=list(pre.values()))):
+            yield claim(f"{name}/{i}", {**pre, "path": path.condition}, not path.value)
+    never = z3.Not(lift(fetch, before, before, assume=list(pre.values())))
+    yield claim("both are cut off: nothing is fetched after the revocation", pre, never, expect="refuted")
+
+
+@theorem(
     "LEASE",
     "who trusts a lease by its own clock, given the bound on clock skew, never uses it when the owner's clock is past",
     rights.lease_live,

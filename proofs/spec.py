@@ -145,3 +145,27 @@ def permitted(s: rights.Scope, r: rights.Reader, ghost: Permission, now: Any) ->
         z3.And(s.level == 3, s.party != 0, s.party == r.user),
         z3.And(s.level == 4, s.party != 0, s.party == r.session),
     )
+
+
+class Rows:
+    """A directory of symbolic scopes and memberships, by the position of the scope."""
+
+    def __init__(self, count: int) -> None:
+        self.scopes = tuple(scope(f"scope{i}") for i in range(count))
+        self.rows = tuple(membership(f"row{i}") for i in range(count))
+        self.ghosts = tuple(Permission(f"ghost{i}") for i in range(count))
+        self.revision = 0
+        self.tenant = reader().tenant
+
+    def membership(self, tenant_id: Any, scope: rights.Scope) -> rights.Membership:
+        """The row of the reader's tenant; asked for anybody else's, one that has nothing to do with it."""
+        if not z3.eq(tenant_id, self.tenant):
+            return membership("another tenant's row")
+        return next(row for s, row in zip(self.scopes, self.rows, strict=True) if s is scope)
+
+    def sane(self) -> dict[str, Any]:
+        """Every scope is one, and every row says what the operator said."""
+        return {
+            "scopes": every(map(scope_ok, self.scopes)),
+            "ghosts": every(g.agrees(row) for g, row in zip(self.ghosts, self.rows, strict=True)),
+        }

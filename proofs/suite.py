@@ -9,7 +9,10 @@ from multiprocessing import get_context
 
 from . import kit
 
-MODULES = ("quota", "unbounded", "exact", "noninterference", "reads", "scopes", "judging", "keys", "index", "cost")
+MODULES = (
+    *("quota", "unbounded", "exact", "noninterference", "reads", "scopes", "judging", "policies", "disclosures"),
+    *("keys", "index", "cost"),
+)
 
 
 def load() -> None:

@@ -158,9 +158,11 @@ class _Stage:
         scores = np.zeros((self._asked.contention_trials, 2))
         for trial in range(len(scores)):
             for with_victim in self._writer.draw.permutation(2).tolist():
-                rows = [self._arrival(self._victim, text(2 * blocks), executor=0)] if with_victim else []
+                rows = [self._arrival(self._victim, text(blocks), executor=0)] if with_victim else []
                 rows.append(self._arrival(self._attacker, text(blocks), at_us=1_000, executor=0))
-                last = self._cluster.play(rows).outcomes[-1]
+                outcomes = self._cluster.play(rows).outcomes
+                assert all(o.status == Status.DONE for o in outcomes), "every prompt is answered"
+                last = outcomes[-1]
                 scores[trial, 1 - with_victim] = max(float(last.ttft_us), shape_us)
         return scores
 

@@ -84,11 +84,12 @@ def widened(
     at = 0
     for segment, scope_id in zip(segments, scope_ids, strict=True):
         here = replace(segment, scope_id=scope_id)
-        moved = min(max(token_count - at, 0), segment.token_count)
+        left = token_count - at
         at += segment.token_count
-        if directory.scopes[scope_id].level != TENANT or moved == 0:
+        if directory.scopes[scope_id].level != TENANT or left <= 0:
             out.append(here)
             continue
+        moved = min(left, segment.token_count)  # of an empty segment too: what follows it may move
         out.append(replace(here, scope_id=wider_id, token_count=moved))
         if moved < segment.token_count:
             out.append(replace(here, token_count=segment.token_count - moved))

@@ -21,7 +21,10 @@ from typing import Any, Final, final
 from kvshare_research.core.errors import ConfigError, KvShareError
 from kvshare_research.core.ports import Charge
 
+from .balance import settle
+
 _VERSION: Final = 1
+ROUNDED: Final = 1 + 1e-9  # sums of floating-point charges that mean just the budget do not exceed it
 UNITS: Final = ("tenant", "user")
 
 
@@ -128,14 +131,17 @@ class Ledger:
     def spend(self, charge: Charge) -> Spent:
         """The charge is on disk and counted; BudgetSpent (and nothing changed) if it would exceed the budget."""
         with self._locked():
-            if self._path is not None:
-                self._charges = _read(self._path, self.budget)  # another process may have spent since
+            known = self._charges if self._path is None else _read(self._path, self.budget)
+            if known != self._charges:  # another process has spent since
+                self._charges, self._spent = known, composed(known, self.budget)
             after = composed((*self._charges, charge), self.budget)
-            if after.epsilon > self.budget.epsilon * (1 + 1e-9):
+            settled = settle(self.budget.epsilon * ROUNDED, self._spent.epsilon, after.epsilon)
+            if not settled.ok:
                 self.refused += 1
                 raise BudgetSpent(
                     f"`{charge.label}` would bring the {self.budget.unit}'s epsilon to {after.epsilon:.3f}, the budget"
-                    f" is {self.budget.epsilon:g} at delta {self.budget.delta:g}: nothing is released"
+                    f" is {self.budget.epsilon:g} at delta {self.budget.delta:g}, of which {settled.remaining:.3f}"
+                    " remains: nothing is released"
                 )
             charges = (*self._charges, charge)
             if self._path is not None:

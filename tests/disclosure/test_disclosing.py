@@ -17,6 +17,7 @@ from kvshare_research.disclosure.after_k import AfterK
 from kvshare_research.disclosure.dp_batch import DpBatch
 from kvshare_research.disclosure.dp_optimal import DpOptimal
 from kvshare_research.disclosure.noise import SeededNoise
+from kvshare_research.guard.disclosing import widened
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.layered import Layered
 from kvshare_research.guard.namespace import ModelSpace
@@ -176,3 +177,12 @@ def test_what_is_chosen_once_is_not_dropped_while_requests_go_by() -> None:
         desk.vote(asked.offer, asked.request)
         desk.advance(0)
     assert len(desk.released) > 0
+
+
+def test_an_empty_segment_of_the_tenant_moves_with_the_front() -> None:
+    """Else the prompt would tighten before it widens, and could not be hashed."""
+    own, public = DIRECTORY.scope_id(Scope(TENANT, 1)), DIRECTORY.scope_id(Scope(PUBLIC, 0))
+    segments = tuple(Segment(scope_id=own, token_count=n) for n in (0, 32, 0, 20))
+    moved, ids = widened(segments, (own,) * 4, public, 32, DIRECTORY)
+    assert ids == (public, public, own, own)
+    assert [s.token_count for s in moved] == [0, 32, 0, 20]

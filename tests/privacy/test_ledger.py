@@ -12,6 +12,7 @@ import pytest
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.ports import Charge
 from kvshare_research.disclosure.calibration import analytic_sigma, gaussian_delta
+from kvshare_research.privacy.balance import settle
 from kvshare_research.privacy.ledger import Budget, BudgetSpent, Ledger, composed
 
 BUDGET = Budget(epsilon=8.0, delta=1e-6, unit="tenant", population=5_000)
@@ -63,6 +64,22 @@ def test_two_open_ledgers_do_not_overspend(tmp_path: Path) -> None:
     with pytest.raises(BudgetSpent):
         two.spend(Charge(label="x", epsilon=5.0))
     assert two.refused == 1
+    assert two.spent.epsilon == 5.0, "what the other one has spent is known"
+
+
+@pytest.mark.parametrize("charges", [(3.0, 6.0, 4.0, 2.0, 0.5, 1.0), (8.0, 0.1), (9.0, 8.0)])
+def test_spent_and_remaining_add_up_and_a_refusal_costs_nothing(charges: tuple[float, ...]) -> None:
+    ledger = Ledger(BUDGET, None)
+    for epsilon in charges:
+        before = ledger.spent.epsilon
+        settled = settle(BUDGET.epsilon, before, before + epsilon)
+        assert settled.spent + settled.remaining == BUDGET.epsilon
+        if settled.ok:
+            assert ledger.spend(Charge(label="x", epsilon=epsilon)).epsilon == settled.spent
+        else:
+            with pytest.raises(BudgetSpent, match=f"{settled.remaining:.3f} remains"):
+                ledger.spend(Charge(label="x", epsilon=epsilon))
+        assert ledger.spent.epsilon == settled.spent
 
 
 def test_a_damaged_or_foreign_ledger_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
