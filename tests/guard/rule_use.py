@@ -16,7 +16,17 @@ ROWS = frozenset(("node", "accounts"))
 ROW_FIELDS = frozenset(("used", "pinned", "reserved", "limit", "committed"))
 READ_RULES = frozenset(("may_read", "open_read", "may_deliver"))
 PINS_ONLY = {"keeping.py": ("SendBlocks", "Prefill", "Running")}  # holds on to released blocks; hands none to anybody
-GATES = frozenset(("ask",))  # `Serving.ask`, which is checked itself
+GATES = frozenset(("self.serving.ask",))  # checked itself
+# Other ways to blocks than by hash, and who may go them: neither hands a block to a reader.
+SIDE_DOORS = frozenset(("named", "block", "collision", "_blocks", "_slot_of"))
+ALLOWED = frozenset(
+    (
+        ("publishing.py", "_rows", "named"),  # hashes for the router
+        ("serving.py", "_collided", "collision"),  # asks for a ticket before it says a word
+        ("worker.py", "_note_collision", "collision"),  # a reason for the operator
+    )
+)
+SLOTS = frozenset(("_occupy", "_vacate", "_forget", "_unlink"))  # where blocks come into slots and leave them
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,8 @@ def read_complaints(name: str, source: str) -> list[Complaint]:
     """Functions that look blocks up by hash and neither ask a read rule nor are asked by one that does."""
     tree = ast.parse(source)
     calls = {f.name: called(f) for f in functions(tree)}
-    asks = {f for f, names in calls.items() if names & (READ_RULES | GATES)}
+    asks = {f for f, names in calls.items() if names & READ_RULES}
+    asks |= {f.name for f in functions(tree) if any(ast.unparse(c.func) in GATES for c in calls_in(f))}
     if name in PINS_ONLY and not any(word in source for word in PINS_ONLY[name]):
         return []
     while grown := {f for f, names in calls.items() if f not in asks and names & asks}:
@@ -130,6 +141,99 @@ def read_complaints(name: str, source: str) -> list[Complaint]:
         Complaint(name, f.lineno, f"{f.name} finds blocks without asking whether they may be read")
         for f in functions(tree)
         if _finds(f) and f.name not in asks
+    ]
+
+
+def calls_in(tree: ast.AST) -> Iterator[ast.Call]:
+    return (n for n in ast.walk(tree) if isinstance(n, ast.Call))
+
+
+def unheeded_complaints(name: str, source: str) -> list[Complaint]:
+    """Read rules that are asked, and whose answer decides nothing."""
+    complaints = []
+    for function in functions(ast.parse(source)):
+        loaded = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        for n in ast.walk(function):
+            value = getattr(n, "value", None)
+            if not (isinstance(n, ast.Expr | ast.Assign) and isinstance(value, ast.Call)):
+                continue
+            asked = value.func.attr if isinstance(value.func, ast.Attribute) else ast.unparse(value.func)
+            if asked not in READ_RULES:
+                continue
+            kept = isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id in loaded for t in n.targets)
+            if not kept:
+                complaints.append(Complaint(name, n.lineno, f"{function.name} does not heed {asked}"))
+    return complaints
+
+
+def side_door_complaints(name: str, source: str) -> list[Complaint]:
+    """Blocks taken from a ledger otherwise than by asking for their hash, by whom nobody looked at."""
+    return [
+        Complaint(name, n.lineno, f"{function.name} takes blocks by `{n.attr}`")
+        for function in functions(ast.parse(source))
+        for n in ast.walk(function)
+        if isinstance(n, ast.Attribute)
+        and n.attr in SIDE_DOORS
+        and "ledger" in ast.unparse(n.value)
+        and (name, function.name, n.attr) not in ALLOWED
+    ]
+
+
+def slot_complaints(name: str, source: str) -> list[Complaint]:
+    """Functions of the ledger by which blocks come or go, and that neither ask an account rule nor call one that does;
+    and others that reach for them from outside."""
+    tree = ast.parse(source)
+    calls = {f.name: called(f) for f in functions(tree)}
+    asks = {f.name for f in functions(tree) if any(ast.unparse(c.func).startswith("rules.") for c in calls_in(f))}
+    while grown := {f for f, names in calls.items() if f not in asks and names & (asks - SLOTS)}:
+        asks |= grown
+    return [
+        Complaint(name, call.lineno, f"{f.name} moves blocks by {called_name} without a rule's yes")
+        for f in functions(tree)
+        if f.name not in SLOTS - asks
+        for call in calls_in(f)
+        if (called_name := ast.unparse(call.func).removeprefix("self.")) in SLOTS - asks
+        and not _granted(f, call, asks - SLOTS)
+    ]
+
+
+def _granted(function: ast.FunctionDef, call: ast.Call, asks: set[str]) -> bool:
+    """Whether a rule's answer stands before the call: as the test around it, as what it is given, or as a refusal that
+    has returned already."""
+
+    def says(node: ast.AST, names: set[str]) -> bool:
+        asked = any(ast.unparse(c.func).removeprefix("self.") in asks or _is_rule(c) for c in calls_in(node))
+        return asked or any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(node))
+
+    answers: set[str] = set()
+    for n in ast.walk(function):
+        if isinstance(n, ast.Assign) and says(n.value, set()):
+            answers |= {t.id for target in n.targets for t in ast.walk(target) if isinstance(t, ast.Name)}
+    if any(says(argument, answers) for argument in call.args):
+        return True
+    for n in ast.walk(function):
+        if isinstance(n, ast.If) and says(n.test, answers) and any(c is call for s in n.body for c in ast.walk(s)):
+            return True
+        refused = isinstance(n, ast.If) and isinstance(n.test, ast.UnaryOp) and says(n.test, answers)
+        returns = isinstance(n, ast.If) and isinstance(n.body[-1], ast.Return | ast.Raise)
+        insists = isinstance(n, ast.Assert) and says(n.test, answers)
+        if ((refused and returns) or insists) and n.lineno < call.lineno:
+            return True
+    return False
+
+
+def _is_rule(call: ast.Call) -> bool:
+    return ast.unparse(call.func).startswith("rules.")
+
+
+def identity_complaints(name: str, source: str) -> list[Complaint]:
+    """Assignments to the scope or generation of a block: both are given once, with its slot."""
+    return [
+        Complaint(name, n.lineno, f"`{ast.unparse(t)}` is changed after the fact")
+        for n in ast.walk(ast.parse(source))
+        if isinstance(n, ast.Assign | ast.AugAssign)
+        for t in (n.targets if isinstance(n, ast.Assign) else [n.target])
+        if isinstance(t, ast.Attribute) and t.attr in ("scope_id", "generation")
     ]
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kvshare_research.core as core
 
-from .rule_use import account_complaints, read_complaints, router_complaints
+from .rule_use import (
+    account_complaints,
+    identity_complaints,
+    read_complaints,
+    router_complaints,
+    side_door_complaints,
+    slot_complaints,
+    unheeded_complaints,
+)
 
 FOLDER = Path(core.__file__).parent
 RULES = ("account.py", "rights.py", "directory.py")
@@ -29,6 +38,37 @@ def test_rows_come_from_the_rules(file: Path) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_blocks_are_found_only_to_be_judged(file: Path) -> None:
     assert read_complaints(file.name, file.read_text()) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_answers_are_heeded_and_there_is_no_side_door(file: Path) -> None:
+    text = file.read_text()
+    assert unheeded_complaints(file.name, text) == []
+    assert identity_complaints(file.name, text) == []
+    if file.name not in ("ledger.py", "victims.py"):
+        assert side_door_complaints(file.name, text) == []
+
+
+def test_blocks_come_and_go_by_the_rules_only() -> None:
+    assert slot_complaints("ledger.py", source("ledger.py")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "check", "what"),
+    [
+        ("worker.py", "        allowed = may_read(", "        allowed = True\n        may_read(", unheeded_complaints, "heed"),
+        ("serving.py", "ticket = open_read(", "unused = open_read(", unheeded_complaints, "heed"),
+        ("worker.py", "self._admitted(event.request_id)", "self.ledger.named()[0]", side_door_complaints, "by `named`"),
+        ("serving.py", "self._ledger.drop(done)", "self._ledger._blocks.pop(done.slot)", side_door_complaints, "by `_blocks`"),
+        ("worker.py", "self.serving.ask(event, self.directory, now_us)", "self.prefetching.ask(event)", read_complaints, "_fetch_asked"),
+        ("ledger.py", "elif self._give_up(self._blocks[rank[2]], scope_id):", "else:", slot_complaints, "_forget"),
+        ("ledger.py", "            taken += self._occupy(scope_id, got, now_us)", "            taken += self._occupy(scope_id, count, now_us)", slot_complaints, "_occupy"),
+        ("fetching.py", "running.blocks[i].origin = origin", "running.blocks[i].scope_id = 0", identity_complaints, "scope_id"),
+    ],
+)  # fmt: skip
+def test_planted_ways_around_the_rules_are_found(name: str, old: str, new: str, check: Any, what: str) -> None:
+    found = check(name, planted(name, old, new))
+    assert any(what in c.what for c in found), found
 
 
 def test_policies_see_only_what_the_judge_let_pass() -> None:
