@@ -310,7 +310,8 @@ class Outcome:
     pulled_bytes: int = 0
     collided_blocks: int = 0  # of those wanted: other tokens were found under their hash, and not used
     missed: tuple[tuple[int, int], ...] = ()  # (MissReason, tokens)
-    output_tokens: tuple[int, ...] = ()
+    output_tokens: tuple[int, ...] = ()  # not in what is kept: there `output_digest` stands for them
+    output_digest: str = ""
     logit_fingerprint: tuple[float, ...] = ()  # top logits of the first token, to compare runs
     warmup: bool = False
 

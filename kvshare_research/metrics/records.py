@@ -236,7 +236,7 @@ def outcome_frame(cases: Sequence[CaseResult]) -> polars.DataFrame:
     typed |= dict.fromkeys(("link", "tenancy", "selector"), pl.String) | {"seed": pl.Int64, "partial": pl.Boolean}
     typed |= {f"extra_{name}": pl.String for name in sorted({n for c in cases for n, _ in c.extra})}
     typed["index"] = pl.Int64
-    text = {"application", "status", "reason", "action"}
+    text = {"application", "status", "reason", "action", "output_digest"}
     for name in Outcome.__dataclass_fields__:
         typed[name] = pl.String if name in text else pl.Boolean if name == "warmup" else pl.Int64
     typed["quoted_us"] = pl.List(pl.Struct({"component": pl.String, "us": pl.Int64}))

@@ -189,13 +189,14 @@ def savings_of(ours: Group, baseline: Group, note: str) -> Savings:
 
 
 def identity_of(ours: Group, baseline: Group) -> Identity:
-    """Compare output tokens and first-token logits request by request."""
+    """Compare answers (their tokens, or the digests that stand for them) and first-token logits request by request."""
     compared = identical = logit_pairs = not_a_number = 0
     largest = math.nan
     for _, mine, other in pair(ours, baseline):
-        if mine.output_tokens or other.output_tokens:
+        answers = [(o.output_tokens, o.output_digest) for o in (mine, other)]
+        if any(tokens or digest for tokens, digest in answers):
             compared += 1
-            identical += mine.output_tokens == other.output_tokens
+            identical += answers[0] == answers[1]
         if not mine.logit_fingerprint or len(mine.logit_fingerprint) != len(other.logit_fingerprint):
             continue
         gap = np.abs(np.subtract(mine.logit_fingerprint, other.logit_fingerprint)).max()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
+
+import numpy as np
 
 from kvshare_research.core.nouns import Outcome
 from kvshare_research.core.router import Router
@@ -14,13 +17,14 @@ from .plan import IDLE, Case
 from .prompts import Prompt
 
 
-def outcomes(played: Played, prompts: Sequence[Prompt]) -> tuple[Outcome, ...]:
-    """The outcomes with warm-up marked and the hashing of the prompt counted into decision, TTFT and end to end."""
+def outcomes(played: Played, prompts: Sequence[Prompt], key: bytes) -> tuple[Outcome, ...]:
+    """The outcomes with warm-up marked, the hashing of the prompt counted into decision, TTFT and end to end, and a
+    digest in the place of what was answered."""
     by_id = {p.request.request_id: p for p in prompts}
-    return tuple(told(outcome, by_id[outcome.request_id]) for outcome in played.outcomes)
+    return tuple(told(outcome, by_id[outcome.request_id], key) for outcome in played.outcomes)
 
 
-def told(outcome: Outcome, prompt: Prompt) -> Outcome:
+def told(outcome: Outcome, prompt: Prompt, key: bytes) -> Outcome:
     """One outcome as `outcomes` gives it."""
     extra = prompt.hash_us
     return replace(
@@ -29,7 +33,16 @@ def told(outcome: Outcome, prompt: Prompt) -> Outcome:
         decide_us=outcome.decide_us + extra,
         ttft_us=outcome.ttft_us + extra if outcome.ttft_us else 0,
         end_to_end_us=outcome.end_to_end_us + extra,
+        output_tokens=(),
+        output_digest=digest_of(outcome.output_tokens, key),
     )
+
+
+def digest_of(tokens: Sequence[int], key: bytes) -> str:
+    """Equal for equal answers, and of no use to who has not got the key; empty where nothing was answered."""
+    if not tokens:
+        return ""
+    return blake2b(np.array(tokens, "<u4").tobytes(), digest_size=16, key=key).hexdigest()
 
 
 def counters(played: Played, prompts: Sequence[Prompt], router: Router | None, block_bytes: int) -> Counters:

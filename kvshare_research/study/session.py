@@ -10,6 +10,7 @@ from typing import Any
 from kvshare_research.config import Run
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError, RemoteError
+from kvshare_research.core.nouns import Outcome
 from kvshare_research.cost.calibration import Calibration
 from kvshare_research.disclosure.never import NeverDisclosure
 from kvshare_research.driver.cluster import Cluster, Played, RunBroken
@@ -148,10 +149,12 @@ class Session:
         """From now on every request of this case is in the diary as it ends."""
         nothing = Played(outcomes=(), arrived_count=0, elapsed_us=0)
         diary.begin(self.record(case, config, nothing, given, rate_per_s))
-        by_id = {prompt.request.request_id: prompt for prompt in given}
-        self.cluster.told = lambda outcome: diary.outcome(
-            counting.told(outcome, by_id[outcome.request_id]) if outcome.request_id in by_id else outcome
-        )
+        by_id, key = {prompt.request.request_id: prompt for prompt in given}, self.answer_key
+
+        def ended(outcome: Outcome) -> None:
+            diary.outcome(counting.told(outcome, by_id[outcome.request_id], key))
+
+        self.cluster.told = ended
 
     def record(
         self, case: Case, config: Mapping[str, Any], played: Played, given: Sequence[Prompt],
@@ -165,7 +168,7 @@ class Session:
             settings=settings,
             workload=name_of("workload", self.run.resolved["workload"]),
             overlap=config["workload"].get("overlap"),
-            outcomes=counting.outcomes(played, given),
+            outcomes=counting.outcomes(played, given, self.answer_key),
             counters=counting.counters(played, given, self.cluster.router, self.block_bytes),
             rate_per_s=rate_per_s,
             expected=len(given),
@@ -182,6 +185,11 @@ class Session:
             control_us=self._control_us,
             together_permille=round(1_000 * self._together_ratio),
         )
+
+    @property
+    def answer_key(self) -> bytes:
+        """What answers are digested under: as secret as block hashes are."""
+        return RootSecret.resolve(path=self.run.values.secret_file, seed=self.run.values.seed).derive(b"answers")
 
     @property
     def block_bytes(self) -> int:

@@ -58,15 +58,16 @@ def test_every_request_ended_and_is_explained(results: tuple[CaseResult, ...]) -
             assert sum(tokens for _, tokens in outcome.missed) == outcome.computed_tokens
 
 
-def test_tokens_are_identical_however_the_prefix_was_obtained(results: tuple[CaseResult, ...]) -> None:
-    """The same request generates the same tokens under every selector, and in every probe."""
+def test_answers_are_identical_however_the_prefix_was_obtained(results: tuple[CaseResult, ...]) -> None:
+    """The same request is answered alike under every selector, and in every probe."""
     compared = 0
     for name in ("probe", "idle", "loaded"):
         cases = block(results, name)
-        expected = {case_index: o.output_tokens for case_index, o in by_index(cases[BASELINE]).items()}
+        expected = {case_index: o.output_digest for case_index, o in by_index(cases[BASELINE]).items()}
         for case in cases.values():
             for case_index, outcome in by_index(case).items():
-                assert outcome.output_tokens == expected[case_index]
+                assert outcome.output_digest == expected[case_index] != ""
+                assert outcome.output_tokens == ()  # an answer is a tenant's: what is kept says only whether it is equal
                 compared += case.selector != BASELINE
     assert compared > 50
 
