@@ -133,8 +133,8 @@ def by_policy(items: list[PromptItem], name: str, detail: Detail) -> dict[str, f
         store.seen(asked)
         store.store(0, 0, parent, asked.block_hashes(held, asked.block_count))
     size = store.inner.size_bytes
-    if isinstance(store, RadixStore):  # the marks, and about 300 bytes of dictionary rows for each block
-        size += store.marked_blocks * (BLOCK_TOKENS * TOKEN_NAME_BYTES + 300)
+    if isinstance(store, RadixStore):  # the names, and about 300 bytes of dictionary rows for each block
+        size += store.named_blocks * (BLOCK_TOKENS * TOKEN_NAME_BYTES + 300)
     return row(items, matched, saved, store.entry_count(), size, hash_us, lookup_us)
 
 

@@ -85,7 +85,7 @@ PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=9)
 )
 def test_the_estimate_is_the_longest_common_front_with_what_a_node_holds(steps: list, query: list, most: int) -> None:
     """Whole prompts are stored, and some lose a block; what hangs from a lost block does not count."""
-    store, held = RadixIndex(inner=ReferenceIndex(), marked_blocks_max=most).new_store(3), set()
+    store, held = RadixIndex(inner=ReferenceIndex(), named_blocks_max=most).new_store(3), set()
     for node, prompt, lost in steps:
         made = told(prompt, "tokens")
         store.seen(made)
@@ -114,11 +114,11 @@ def test_the_estimate_is_the_longest_common_front_with_what_a_node_holds(steps: 
 
 def test_the_tokens_of_two_scopes_never_agree() -> None:
     """An equal start of a block under another key counts nothing, and an old mark makes room for a new one."""
-    store = RadixIndex(inner=ReferenceIndex(), marked_blocks_max=2).new_store(1)
+    store = RadixIndex(inner=ReferenceIndex(), named_blocks_max=2).new_store(1)
     public, private = told([1, 2, 3, 4], "tokens"), told([1, 2, 3, 5], "tokens", 2)
     for made in (public, private):
         store.seen(made)
         store.store(0, 0, None, made.block_hashes(0, made.block_count))
     assert store.estimate(told([1, 2, 3, 6], "tokens", 2)) == {(0, 0): 3}, "with the private block"
     assert store.estimate(told([1, 2, 3, 6], "tokens")) == {(0, 0): 2}, "the public one has made room"
-    assert store.marked_blocks == 2
+    assert store.named_blocks == 2
