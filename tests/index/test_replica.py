@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -81,6 +83,14 @@ class ReplicaMachine(RuleBasedStateMachine):
     def restart_router(self, r: int) -> None:
         self.world.save_and_load(r)
 
+    @rule(r=R)
+    def remember_router(self, r: int) -> None:
+        self.world.remember(r)
+
+    @rule(r=R)
+    def crash_router(self, r: int) -> None:
+        self.world.crash_router(r)
+
     @rule(r=R, n=N)
     def lose_node(self, r: int, n: int) -> None:
         self.world.replicas[r].forget(n)
@@ -123,6 +133,8 @@ def step(w: world.World, rng: random.Random) -> None:
             lambda: w.heartbeat(n),
             lambda: w.crash(n),
             lambda: w.save_and_load(r),
+            lambda: w.remember(r),
+            lambda: w.crash_router(r),
             lambda: w.replicas[r].forget(n),
             lambda: w.guess(r, n, path, tier),
             w.heal,
@@ -287,3 +299,16 @@ def test_a_guess_serves_a_burst_and_expires_unless_confirmed() -> None:
     r.expire(10)
     assert kit.depths(r.store, (0, 0)) == {(0, 0): 1}
     assert (r.counters["guess_confirmed"], r.counters["guess_expired"]) == (1, 1)
+
+
+def main(steps: int) -> None:
+    """`python -m tests.index.test_replica 100000`: the walk for long, in parts with seeds of their own; raises if wrong."""
+    total: Counter[str] = Counter()
+    for seed in range(-(-steps // 10_000)):
+        for replica in walk(seed=100 + seed, steps=10_000).replicas:
+            total.update(replica.counters)
+    print(f"{steps} steps, each checked on {len(KINDS)} replicas: nothing wrong, all converged; {dict(sorted(total.items()))}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kvshare_research.core.journal import Journal, Rows
 from kvshare_research.core.messages import AskSnapshot, BlocksRemoved, BlocksStored, PoolEvent, PoolMessage, TierCleared
-from kvshare_research.core.replica import Replica
+from kvshare_research.core.replica import Replica, SavedView
 
 from . import kit
 
@@ -41,6 +41,7 @@ class World:
         self.replicas = [self.fresh(k) for k in kinds]
         self.wires: list[list[PoolMessage]] = [[] for _ in kinds]
         self.reached: list[dict[int, tuple[int, int]]] = [{} for _ in kinds]
+        self.saved: dict[int, tuple[tuple[SavedView, ...], dict[int, tuple[int, int]]]] = {}
         self.now_us = 0
 
     def fresh(self, kind: str) -> Replica:
@@ -121,6 +122,17 @@ class World:
         self.replicas[r] = self.fresh(self.kinds[r])
         self.replicas[r].load(saved)
         assert self.replicas[r].save() == saved
+
+    def remember(self, r: int) -> None:
+        """A router writes its snapshot, and goes on."""
+        self.saved[r] = (self.replicas[r].save(), dict(self.reached[r]))
+
+    def crash_router(self, r: int) -> None:
+        """A router dies and comes back as its last snapshot had it, which may be long ago (never: empty)."""
+        saved, reached = self.saved.get(r, ((), {}))
+        self.replicas[r] = self.fresh(self.kinds[r])
+        self.replicas[r].load(saved)
+        self.reached[r] = dict(reached)
 
     def heal(self) -> None:
         """One heartbeat, and what it makes the replica ask for, is enough (two where the worker was fenced)."""
