@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,22 +10,33 @@ import yaml
 
 
 def verdicts(folder: Path, ours: Mapping[str, float]) -> list[tuple[str, float, float, tuple[float, float], str]]:
-    """A row per quantity of `expected.yaml`; raises KeyError if one was not computed, or computed and not expected."""
+    """A row per quantity of `expected.yaml`; raises KeyError if one was not computed, or computed and not expected.
+
+    `theirs: .nan` stands for a quantity that nobody has published.
+    """
     expected = yaml.safe_load((folder / "expected.yaml").read_text())
     if set(expected) != set(ours):
         raise KeyError(f"{folder.name}: expected {sorted(expected)}, computed {sorted(ours)}")
     rows = []
     for name, row in expected.items():
         low, high = row["band"]
-        verdict = "reproduced" if low <= ours[name] <= high else "not reproduced"
-        rows.append((name, float(row["theirs"]), ours[name], (low, high), verdict))
+        theirs, inside = float(row["theirs"]), low <= ours[name] <= high
+        words = ("in band", "out of band") if math.isnan(theirs) else ("reproduced", "not reproduced")
+        rows.append((name, theirs, ours[name], (low, high), words[not inside]))
     return rows
+
+
+def line(row: tuple[str, float, float, tuple[float, float], str]) -> str:
+    """The row as it stands in a page."""
+    name, theirs, value, (low, high), verdict = row
+    return (
+        f"| {name} | {'-' if math.isnan(theirs) else f'{theirs:g}'} | {value:.4g} | {low:g} to {high:g} | {verdict} |"
+    )
 
 
 def show(folder: Path, ours: Mapping[str, float]) -> int:
     """Prints the table; 0 if every quantity is inside its band, else 1."""
     rows = verdicts(folder, ours)
     print("| quantity | theirs | ours | band | verdict |\n|---|---|---|---|---|")
-    for name, theirs, value, (low, high), verdict in rows:
-        print(f"| {name} | {theirs:g} | {value:.4g} | {low:g} to {high:g} | {verdict} |")
-    return int(any(row[-1] != "reproduced" for row in rows))
+    print("\n".join(line(row) for row in rows))
+    return int(any(row[-1] in ("not reproduced", "out of band") for row in rows))
