@@ -1,9 +1,10 @@
-"""What prefetch is worth in the fleet: `python -m experiments.privacy_prefetch [tenants] [seeds]`.
+"""What prefetch is worth in the fleet: `python -m experiments.privacy_prefetch [tenants] [seeds] [--network]`.
 
 Simulated: tenants with habits (composed sessions of public prefixes) ask at a node of their region, mostly the same;
 every request is served there, from what is resident, pulled or computed. Each predictor moves prefixes between three
 nodes through the shipped router and workers, over links of 1 Gbit/s, into pools with room. Trained predictors learn
-from other tenants. "displaced" counts blocks found on a node without prefetch and not found with it.
+from other tenants; with `--network` also a small network, by DP-SGD. "net" is the mean TTFT saved less the price of
+what was moved in vain. "displaced" counts blocks found on a node without prefetch and not found with it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.privacy_ttft.__main__ import BLOCK_TOKENS, NODES, fleet
+from experiments.privacy_ttft.__main__ import BLOCK_BYTES, BLOCK_TOKENS, NODES, fleet
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.foresight import Foresight, prefix_blocks
 from kvshare_research.core.ledger import Ledger as Pool
@@ -31,10 +32,11 @@ from kvshare_research.guard.layered import Layered
 from kvshare_research.guard.namespace import ModelSpace
 from kvshare_research.prefetch.artefact import save, vocabulary_of
 from kvshare_research.prefetch.dp_counts import DpCounts
+from kvshare_research.prefetch.dp_sgd import DpSgd
 from kvshare_research.prefetch.oracle import Oracle
 from kvshare_research.prefetch.ppm import Ppm
 from kvshare_research.privacy.sessions import make_sessions
-from kvshare_research.privacy.training import train_counts
+from kvshare_research.privacy.training import train_counts, train_network
 from kvshare_research.retention.lru import LruRetention
 from kvshare_research.study.prompts import Hasher
 
@@ -101,13 +103,14 @@ def played(
     return sim
 
 
-def main(tenants: int, seeds: int, capacity: int = 400_000) -> int:
+def main(tenants: int, seeds: int, network: bool, capacity: int = 400_000) -> int:
     """Prints a row per predictor: means over seeds."""
     warnings.filterwarnings("ignore")
     print(f"simulated: {tenants} tenants x {STEPS} requests, {NODES} nodes, means over {seeds} seeds")
-    heads = ("TTFT ms", "saved ms", "moved MiB", "coverage", "accuracy", "waste", "displaced")
+    heads = ("TTFT ms", "saved ms", "net ms", "moved MiB", "coverage", "accuracy", "waste", "displaced")
     print(f"{'predictor':28}" + "".join(f"{head:>11}" for head in heads))
     sums: dict[str, np.ndarray] = {}
+    paired: dict[str, list[np.ndarray]] = {}
     for seed in range(seeds):
         directory, rows, names = asked(tenants, seed)
         taught = make_sessions(TAUGHT, NAMES, STEPS, seed)
@@ -118,6 +121,13 @@ def main(tenants: int, seeds: int, capacity: int = 400_000) -> int:
                 save(train_counts(taught, names, epsilon=epsilon, delta=1e-5, noise=SeededNoise(seed)), path)
                 title = "dp_counts, no privacy" if epsilon is None else f"dp_counts, epsilon {epsilon:g}"
                 policies.append((title, DpCounts(artefact=str(path), vocabulary=vocabulary_of(names), **PREDICTING)))
+                if network:
+                    made = train_network(taught, names, epsilon=epsilon, delta=1e-5, epochs=10, batch=256)
+                    save(made, Path(folder) / f"network {epsilon}")
+                    policy = DpSgd(
+                        artefact=f"{folder}/network {epsilon}", vocabulary=vocabulary_of(names), **PREDICTING
+                    )
+                    policies.append((title.replace("counts", "sgd"), policy))
             policies += [
                 ("ppm, per tenant", Ppm(scope="tenant", **PREDICTING)),
                 ("ppm, everybody", Ppm(scope="everybody", **PREDICTING)),
@@ -127,15 +137,24 @@ def main(tenants: int, seeds: int, capacity: int = 400_000) -> int:
             for title, policy in policies:
                 sim = played(directory, rows, policy, capacity)
                 plain = plain or sim
-                sums[title] = sums.get(title, np.zeros(7)) + measured(sim, plain)
+                sums[title] = sums.get(title, np.zeros(8)) + measured(sim, plain)
+                paired.setdefault(title, []).append(saved_ms(sim, plain))
     for title, row in sums.items():
-        print(f"{title:28}" + "".join(f"{cell:11.3f}" for cell in row / seeds))
+        drawn = np.random.default_rng(0).choice(np.concatenate(paired[title]), (1_000, tenants * STEPS * seeds)).mean(1)
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        print(f"{title:28}" + "".join(f"{cell:11.3f}" for cell in row / seeds) + f"  saved [{low:.1f}, {high:.1f}] ms")
     return 0
 
 
+def saved_ms(sim: Simulator, plain: Simulator) -> np.ndarray:
+    """Of each request, the TTFT saved."""
+    with_it = {o.request_id: o.ttft_us for o in sim.outcomes}
+    return np.array([o.ttft_us - with_it[o.request_id] for o in plain.outcomes]) / 1000
+
+
 def measured(sim: Simulator, plain: Simulator) -> np.ndarray:
-    """TTFT, what is saved against `plain`, MiB moved, coverage (of blocks cold without prefetch), accuracy and waste of
-    landed blocks, and blocks that a request found without prefetch and not with it."""
+    """TTFT, what is saved against `plain`, the same less the price of waste, MiB moved, coverage (of blocks cold
+    without prefetch), accuracy and waste of landed blocks, and blocks found without prefetch and not with it."""
     count = {name: sum(w.prefetching.counters[name] for w in sim.workers) for name in ("landed_blocks", "used_blocks")}
     with_it = {o.request_id: o for o in sim.outcomes}
     cold = sum(o.prompt_tokens - TAIL_TOKENS - o.resident_tokens for o in plain.outcomes) / BLOCK_TOKENS
@@ -145,9 +164,12 @@ def measured(sim: Simulator, plain: Simulator) -> np.ndarray:
     accuracy = used / landed if landed else 0.0
     wasted = 1 - accuracy if landed else 0.0
     moved = sim.moved_bytes / (1 << 20)
-    return np.array([ttft, before - ttft, moved, used / cold, accuracy, wasted, displaced / BLOCK_TOKENS])
+    price_ms = (landed - used) * BLOCK_BYTES * COMMON["price_ps_per_byte"] / 1e9 / len(sim.outcomes)
+    return np.array(
+        [ttft, before - ttft, before - ttft - price_ms, moved, used / cold, accuracy, wasted, displaced / BLOCK_TOKENS]
+    )
 
 
 if __name__ == "__main__":
-    given = [int(a) for a in sys.argv[1:]]
-    sys.exit(main(given[0] if given else 60, given[1] if len(given) > 1 else 2))
+    given = [int(a) for a in sys.argv[1:] if a.isdigit()]
+    sys.exit(main(given[0] if given else 60, given[1] if len(given) > 1 else 2, "--network" in sys.argv))

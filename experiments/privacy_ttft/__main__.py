@@ -44,27 +44,31 @@ from kvshare_research.study.prompts import Hasher
 
 BLOCK_TOKENS, BLOCK_BYTES, NODES, TEMPLATES, TAIL_TOKENS = 16, 1 << 20, 3, 200, 40
 DAY_US = 86_400_000_000
+EVERYTHING = "everything shared"
 COST = TtftCost(
     c0_ps=5_000_000_000, c1_ps_per_token=1_300_000_000, c2_ps_per_token=6_000_000, c3_ps_per_token2=1_000_000,
     c4_ps_per_token2=500_000, merge_ps_per_byte=0,
 )  # fmt: skip
 
 
-def fleet(directory: Directory, ps_per_byte: int = 800) -> Simulator:
+def fleet(
+    directory: Directory, ps_per_byte: int = 800, *, cost: TtftCost = COST, block_tokens: int = BLOCK_TOKENS,
+    block_bytes: int = BLOCK_BYTES,
+) -> Simulator:  # fmt: skip
     """Three empty nodes with pools that hold everything: what is measured is sharing, not eviction."""
-    policy = RouterPolicy(cost=COST, selector=Cheapest(), actions=frozenset(Action), block_bytes=BLOCK_BYTES)
+    policy = RouterPolicy(cost=cost, selector=Cheapest(), actions=frozenset(Action), block_bytes=block_bytes)
     links = LinkTable.start(NODES, LinkModel(rtt_us=1_000, ps_per_byte=ps_per_byte))
     for source, reader in permutations(range(NODES), 2):  # calibrated, as every study is
         for _ in range(8):
             links = links.measured(source, reader, 0, 1_000, 0)
             links = links.measured(
-                source, reader, 8 * BLOCK_BYTES, 1_000 + 8 * BLOCK_BYTES * ps_per_byte // 1_000_000, 0
+                source, reader, 8 * block_bytes, 1_000 + 8 * block_bytes * ps_per_byte // 1_000_000, 0
             )
     router = Router(
         policy=policy, directory=directory, index=ReferenceIndex().new_store(NODES), links=links, node_count=NODES
     )
     kept = LruRetention()
-    serving = WorkerPolicy(retention=kept, schedule=FcfsSchedule(), block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES)
+    serving = WorkerPolicy(retention=kept, schedule=FcfsSchedule(), block_tokens=block_tokens, block_bytes=block_bytes)
     workers = [
         Worker(
             node=n, incarnation=1, policy=serving, directory=directory,
@@ -73,9 +77,9 @@ def fleet(directory: Directory, ps_per_byte: int = 800) -> Simulator:
         for n in range(NODES)
     ]  # fmt: skip
     link = LinkRow(rtt_us=1_000, rtt_high_us=1_000, ps_per_byte=ps_per_byte, ps_per_byte_high=ps_per_byte)
-    engine = EngineModel(prefill=COST.coefficients, decode_step_ps=10_000_000)
+    engine = EngineModel(prefill=cost.coefficients, decode_step_ps=10_000_000)
     return Simulator(
-        router=router, workers=workers, links=[[link] * NODES] * NODES, engine=engine, block_bytes=BLOCK_BYTES
+        router=router, workers=workers, links=[[link] * NODES] * NODES, engine=engine, block_bytes=block_bytes
     )
 
 
@@ -105,7 +109,7 @@ class Town:
         self.lengths = np.clip(rng.lognormal(3.0, 0.7, TEMPLATES).astype(int), 4, 80) * BLOCK_TOKENS
         self.uses = [rng.choice(TEMPLATES, rng.geometric(1 / 3), p=popularity) for _ in range(tenants)]
 
-    def day(self, seed: int) -> list[tuple[Request, np.ndarray]]:
+    def day(self, seed: int, everybody: bool = False) -> list[tuple[Request, np.ndarray]]:
         """Each tenant asks with each of its templates once or twice, in random order."""
         rng = np.random.default_rng(seed)
         asked = [(t, int(x)) for t, uses in enumerate(self.uses) for x in uses for _ in range(int(rng.integers(1, 3)))]
@@ -114,7 +118,7 @@ class Town:
         for number, (tenant, template) in enumerate(asked):
             front = np.arange(self.lengths[template], dtype=np.uint32) + 1000 * template
             tokens = np.concatenate([front, rng.integers(1 << 20, 1 << 21, TAIL_TOKENS).astype(np.uint32)])
-            scopes = (Scope(TENANT, tenant + 1), Scope(USER, tenant + 1))
+            scopes = (EVERYBODY if everybody else Scope(TENANT, tenant + 1), Scope(USER, tenant + 1))
             segments = tuple(
                 Segment(scope_id=self.directory.scope_id(s), token_count=n)
                 for s, n in zip(scopes, (len(front), TAIL_TOKENS), strict=True)
@@ -127,7 +131,7 @@ class Town:
         return out
 
 
-def played(town: Town, policy: Disclosure, seed: int) -> tuple[Sequence[Outcome], Desk]:
+def played(town: Town, policy: Disclosure, seed: int, everybody: bool = False) -> tuple[Sequence[Outcome], Desk]:
     """Day two under what day one's votes released."""
     budget = Budget(epsilon=100.0, delta=1e-5, unit="tenant", population=len(town.directory.tenants))
     desk = Desk(policy, SeededNoise(seed), Ledger(budget, None))
@@ -138,7 +142,7 @@ def played(town: Town, policy: Disclosure, seed: int) -> tuple[Sequence[Outcome]
     sim.at(0, m.PrefixesReleased(prefixes=desk.prefixes()))
     sim.run()
     start_us = sim.now_us
-    for number, (request, tokens) in enumerate(town.day(2 * seed + 1)):
+    for number, (request, tokens) in enumerate(town.day(2 * seed + 1, everybody)):
         prompt = town.hasher.prompt(request, tokens, warmup=False, released=sim.router.promoted)
         sim.inject(replace(prompt.request, arrival_us=start_us + 1 + number * 2_000_000), prompt.chain)
     return sim.run(), desk
@@ -150,18 +154,19 @@ def main(tenants: int, seeds: int) -> int:
     rows: list[tuple[str, Disclosure]] = [("never (isolated)", NeverDisclosure())]
     rows += [(f"dp_batch, epsilon {e:g}", DpBatch(epsilon=e, **common)) for e in (0.5, 1.0, 2.0, 4.0, 8.0)]  # type: ignore[arg-type]
     rows += [(f"after_k, k = {k} (no DP)", AfterK(k=k, unit="tenant", period_us=DAY_US)) for k in (10, 2)]
+    rows.append((EVERYTHING, NeverDisclosure()))
     print(f"simulated: {tenants} tenants, {TEMPLATES} templates, {NODES} nodes, means over {seeds} seeds")
     print(f"{'policy':26}{'reused':>8}{'across':>8}{'TTFT ms':>9}{'names':>7}  spent (delta 1e-05)")
     for title, policy in rows:
         reused, across, ttft, names, spent = [], [], [], [], ""
         for seed in range(seeds):
-            outcomes, desk = played(Town(tenants, seed), policy, seed)
+            outcomes, desk = played(Town(tenants, seed), policy, seed, title == EVERYTHING)
             total = sum(o.prompt_tokens for o in outcomes)
             reused.append(1 - sum(o.computed_tokens for o in outcomes) / total)
             across.append(sum(o.cross_tenant_tokens for o in outcomes) / total)
             ttft.append(float(np.mean([o.ttft_us for o in outcomes])) / 1000)
             names.append(len(desk.released))
-            spent = desk.spent()
+            spent = desk.spent() if title != EVERYTHING else "epsilon infinite: all is public"
         means = [float(np.mean(x)) for x in (reused, across, ttft, names)]
         print(f"{title:26}{means[0]:8.3f}{means[1]:8.3f}{means[2]:9.1f}{means[3]:7.0f}  {spent}", flush=True)
     return 0

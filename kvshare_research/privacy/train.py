@@ -21,7 +21,7 @@ from kvshare_research.core.errors import ConfigError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
     """`sessions` is a .npz with `sessions` (tenants, steps) and `names` (hex); null: composed ones, for experiments.
-    `epsilon` null trains without privacy, and the artefact says so."""
+    `epsilon` null trains without privacy, and the artefact says so. An interrupted `dp_sgd` goes on."""
 
     kind: Literal["dp_counts", "dp_sgd"]
     sessions: str | None
@@ -43,17 +43,19 @@ class Train:
 
         sessions, names = self._sessions(seed)
         began = time.monotonic()
+        checkpoint = Path(f"{self.artefact}.checkpoint")
         if self.kind == "dp_counts":
             noise = SystemNoise() if self.sessions is not None else SeededNoise(seed)
             made = train_counts(sessions, names, epsilon=self.epsilon, delta=self.delta, noise=noise)
         else:
             made = train_network(
                 sessions, names, epsilon=self.epsilon, delta=self.delta, epochs=self.epochs, batch=self.batch,
-                seed=seed,
+                seed=seed, checkpoint=checkpoint,
                 progress=lambda done, of: print(f"\repoch {done} of {of}", end="", flush=True),
             )  # fmt: skip
             print()
         save(made, Path(self.artefact))
+        checkpoint.unlink(missing_ok=True)
         t = made.training
         memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         spent = "no privacy" if t.epsilon is None else f"epsilon {t.epsilon:.3f} (RDP {t.rdp_epsilon:.3f}) per {t.unit}"

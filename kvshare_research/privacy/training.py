@@ -5,8 +5,10 @@ One example is one tenant: a window of sessions of fixed length, so that clippin
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from kvshare_research.core.ports import Charge, Noise
 from kvshare_research.disclosure.calibration import analytic_sigma
 from kvshare_research.prefetch.artefact import Artefact, Training
 
+from .checkpoint import Checkpoint
 from .ledger import Budget, composed
 
 Sessions = NDArray[np.int64]  # (tenants, steps): numbers of names
@@ -126,13 +129,25 @@ def network(size: int, width: int, hidden: int) -> Any:
     return Gated()
 
 
+def _restored(state: dict[str, Any] | None, model: Any, optimizer: Any) -> int:
+    """Epochs that are done already; model and optimizer are as they were then, with fresh chance for what follows."""
+    import torch
+
+    if state is None:
+        return 0
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    torch.seed()  # noise that was used is never drawn again
+    return int(state["epoch"])
+
+
 def train_network(
     sessions: Sessions, names: tuple[bytes, ...], *, epsilon: float | None, delta: float, epochs: int, batch: int,
     width: int = 24, hidden: int = 48, rate: float = 1e-2, clip: float = 1.0, seed: int = 0, unit: str = "tenant",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None, checkpoint: Path | None = None,
 ) -> Artefact:  # fmt: skip
     """The gated network; with an epsilon, by DP-SGD with Poisson sampling of tenants. `seed` is for repeatable
-    simulations. `progress` is told (epochs done, all)."""
+    simulations. `progress` is told (epochs done, all); it goes on where `checkpoint` says an earlier call stopped."""
     import torch
     from torch.nn.functional import cross_entropy
     from torch.utils.data import DataLoader, TensorDataset
@@ -150,7 +165,13 @@ def train_network(
             module=model, optimizer=optimizer, data_loader=loader, target_epsilon=epsilon, target_delta=delta,
             epochs=epochs, max_grad_norm=clip,
         )  # fmt: skip
-    for epoch in range(epochs):
+    kept = None
+    if checkpoint is not None:
+        said = (epsilon, delta, epochs, batch, width, hidden, rate, clip, seed, unit, sessions.shape)
+        digest = hashlib.sha256(repr(said).encode() + sessions.tobytes() + b"".join(names)).hexdigest()
+        kept = Checkpoint(path=checkpoint, training=digest)
+    done = 0 if kept is None else _restored(kept.read(), model, optimizer)
+    for epoch in range(done, epochs):
         for given, wanted in loader:
             optimizer.zero_grad()
             if len(given):
@@ -158,6 +179,8 @@ def train_network(
                 loss: Any = losses.mean(1).mean(0)
                 loss.backward()
             optimizer.step()
+        if kept is not None:
+            kept.write({"epoch": epoch + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
         if progress is not None:
             progress(epoch + 1, epochs)
     multiplier = 0.0 if epsilon is None else float(optimizer.noise_multiplier)

@@ -14,7 +14,7 @@ from kvshare_research.core.nouns import Chain
 from kvshare_research.core.ports import Seen
 from kvshare_research.disclosure.noise import SeededNoise
 from kvshare_research.prefetch import dp_counts, dp_sgd
-from kvshare_research.prefetch.artefact import load, save, vocabulary_of
+from kvshare_research.prefetch.artefact import Artefact, load, save, vocabulary_of
 from kvshare_research.prefetch.dp_counts import DpCounts
 from kvshare_research.prefetch.dp_sgd import DpSgd
 from kvshare_research.privacy.training import network, train_counts, train_network
@@ -64,7 +64,6 @@ def test_the_network_is_evaluated_as_it_was_trained() -> None:
     """NumPy inference equals torch's, weight for weight."""
     import torch
 
-    from kvshare_research.prefetch.artefact import Artefact
     from kvshare_research.privacy.training import _training
 
     torch.manual_seed(3)
@@ -143,3 +142,53 @@ def test_a_vocabulary_is_checked_also_where_none_is_configured(tmp_path: Path, k
     assert proposals(named) == 1
     named.promoted(frozenset())
     assert proposals(named) == 1, "checked when it was loaded"
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_training_goes_on_and_says_what_all_of_it_spent(tmp_path: Path) -> None:
+    path = tmp_path / "p.checkpoint"
+    given: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-4, "epochs": 4, "batch": 100, "width": 4, "hidden": 4}
+    told: list[int] = []
+
+    def stop(done: int, _all: int) -> None:
+        told.append(done)
+        if done == 2 and len(told) == 2:
+            raise _Interrupted
+
+    with pytest.raises(_Interrupted):
+        train_network(sessions(), NAMES, checkpoint=path, progress=stop, **given)
+    whole = path.read_bytes()
+    for cut in (0, 40, 200, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ConfigError, match="damaged or cut short"):
+            train_network(sessions(), NAMES, checkpoint=path, **given)
+    path.write_bytes(whole)
+    with pytest.raises(ConfigError, match="another training"):
+        train_network(sessions(), NAMES, checkpoint=path, **{**given, "epsilon": 2.0})
+    made = train_network(sessions(), NAMES, checkpoint=path, progress=stop, **given)
+    assert told == [1, 2, 3, 4]
+    fresh = train_network(sessions(), NAMES, **given)
+    assert made.training == fresh.training, "as many steps, the same noise, the same epsilon"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_a_predictor_that_answers_nonsense_moves_nothing_and_nothing_breaks(tmp_path: Path, bad: float) -> None:
+    made = train_counts(sessions(), NAMES, epsilon=None, delta=0.0, noise=SeededNoise(1))
+    arrays = {name: np.full_like(array, bad) for name, array in made.arrays.items()}
+    save(Artefact(training=made.training, names=NAMES, arrays=arrays), tmp_path / "p")
+    policy = DpCounts(
+        artefact=str(tmp_path / "p"), vocabulary=vocabulary_of(NAMES), price_ps_per_byte=0, inflight_bytes_max=0, horizon_us=9,
+        proposals_max=2, probability_min=0.1,
+    )  # fmt: skip
+    foresight = Foresight(policy)
+    chain = Chain(hashes=NAMES[1], scope_ends=((0, 1),), block_tokens=16)
+    seen = Seen(
+        request_id=1, tenant_id=1, user_id=0, step="", chain=chain, prefix_blocks=1, executor=0, ingress=0,
+        queued_requests=0, pulled_blocks=0, now_us=0,
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        foresight.state = policy.observe(foresight.state, seen)
+        assert foresight.intents(0) == ()
