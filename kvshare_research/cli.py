@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 Job = Callable[[Any, Any], int]
 Salvage = Callable[["Run"], str]
 
+_TAKING_A_VALUE = (
+    *("--cfg", "-c", "--package", "-p", "--experimental-rerun"),
+    *("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
+)
+_INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 _TRACEBACKS = "HYDRA_FULL_ERROR"  # Hydra's own switch, which people know
 
 
@@ -55,9 +60,29 @@ class _Reported(Exception):
         self.code = code
 
 
+def ordered(arguments: Sequence[str]) -> list[str]:
+    """The same words with all flags, and the values they take, before the overrides: Hydra's parser reads overrides in
+    one row only, and calls what stands after a flag unknown."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-") or word == "-":
+            overrides.append(word)
+        elif word in _TAKING_A_VALUE and left:
+            flags += [word, left.pop(0)]
+        elif word in ("--info", "-i"):  # its value may be left out, and an override is none
+            flags.append(f"--info={left.pop(0) if left and left[0] in _INFOS else 'all'}")
+        else:
+            flags.append(word)
+    return [*flags, *overrides]
+
+
 def _command(job: Job, config_name: str, module: str, salvage: Salvage | None) -> int:
     from . import launch
 
+    sys.argv[1:] = ordered(sys.argv[1:])
     if {"--help", "-h"} & set(sys.argv[1:]):
         from .help import help_text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -32,6 +33,20 @@ class HuggingFace(TorchEngineSpec):
 
     def open_tokenizer(self) -> Tokenizer:
         return open_tokenizer(self.model)
+
+    def kv_shape(self) -> tuple[int, int, int] | None:
+        return shape_of(self.model)
+
+
+def shape_of(folder: str) -> tuple[int, int, int] | None:
+    """Layers, KV heads and their dimension from a folder's config.json; None where it does not say."""
+    try:
+        told = json.loads((Path(folder).expanduser() / "config.json").read_text(encoding="utf-8"))
+        heads = int(told["num_attention_heads"])
+        dim = int(told.get("head_dim") or int(told["hidden_size"]) // heads)
+        return int(told["num_hidden_layers"]), int(told.get("num_key_value_heads") or heads), dim
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def open_folder(model: str, dtype: str) -> tuple[torch.nn.Module, Tokenizer]:

@@ -47,6 +47,11 @@ class SmolLm(TorchEngineSpec):
 
         return open_tokenizer(self._folder())
 
+    def kv_shape(self) -> tuple[int, int, int] | None:
+        from .huggingface import shape_of
+
+        return shape_of(self._folder())
+
     def _folder(self) -> str:
         return str(converted_folder(Path(self.cache_root).expanduser()))
 

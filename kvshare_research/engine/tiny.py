@@ -51,6 +51,9 @@ class Tiny(TorchEngineSpec):
             network: torch.nn.Module = LlamaForCausalLM(config)
         return f"tiny-{self.seed}", network.to(TORCH_DTYPES[self.dtype]).eval(), ByteTokenizer()
 
+    def kv_shape(self) -> tuple[int, int, int]:
+        return self.layer_count, self.kv_head_count, self.head_dim
+
     def open_tokenizer(self) -> Tokenizer:
         from .tokenizer import ByteTokenizer
 

@@ -61,6 +61,14 @@ class TorchEngineSpec(EngineSpec, ABC):
         if self.attention_rows < 0 or (self.attention_rows and self.device != "cpu"):
             raise ConfigError(f"`attention_rows` is `{self.attention_rows}`, expected 0, or more with `device: cpu`")
 
+    def kv_token_bytes(self) -> int | None:
+        shape = self.kv_shape()
+        return None if shape is None else 2 * shape[0] * shape[1] * shape[2] * DTYPE_BYTES[self.dtype]
+
+    def kv_shape(self) -> tuple[int, int, int] | None:
+        """Layers, KV heads and their dimension, as far as they are known without the model."""
+        return None
+
     @abstractmethod
     def open_model(self) -> tuple[str, torch.nn.Module, Tokenizer]:
         """Name, network on the CPU in `dtype`, tokenizer. Raises EngineError if they cannot be had."""

@@ -26,6 +26,7 @@ from . import counting
 from .assembly import check_retention, component, parties
 from .calibrate import applied, calibrated, link_samples, together_ratio
 from .disclosing import on_cluster
+from .fitting import check_fits
 from .plan import IDLE, Case, cases
 from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, detail_of, prompts
@@ -64,6 +65,8 @@ class Session:
                 f"block hashes are keyed from the seed; for real tenants set `secret_file` or {ENVIRONMENT_VARIABLE}"
             )
         self.cluster.hearing.silence_us = self.run.parts["limits"].node_silence_us
+        for case in cases(self.run.parts["study"]):
+            check_fits(self.run.parts["engine"], component(case_config(self._resolved, case), "workload"))
         self.progress.stage("loading the model on every worker")
         self.cluster.load(self._resolved)
         for case in cases(self.run.parts["study"]):  # what cannot be built is refused before anything is measured

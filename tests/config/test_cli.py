@@ -10,6 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvshare_research.cli import ordered
 
 from .conftest import Probe, environment
 
@@ -28,6 +32,28 @@ def test_a_sweep_runs_every_combination_and_goes_on_after_a_failure(probe: Probe
     assert [line.split()[5] for line in done.stdout.splitlines()] == ["1", "2", "1", "2"]
     assert done.returncode == 1
     assert done.stderr.splitlines() == ["error: the model folder `x` is empty; give `engine.model` a folder with config.json"] * 2
+
+
+@given(st.permutations(["seed=1,2", "--multirun", "tenancy=shard,layered", "--config-dir", "name=a=b", "+actions=[x]"]))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_flags_come_first_and_nothing_else_changes_place(words: list[str]) -> None:
+    at = words.index("--config-dir")
+    words.insert(at + 1, "/my/conf")
+    sorted_ = ordered(words)
+    overrides = [word for word in words if not word.startswith("-") and word != "/my/conf"]
+    assert sorted_[-4:] == overrides
+    assert sorted_[sorted_.index("--config-dir") + 1] == "/my/conf"
+    assert sorted(sorted_) == sorted(words)
+    assert ordered(sorted_) == sorted_
+
+
+def test_flags_and_overrides_in_any_order_mean_the_same(probe: Probe) -> None:
+    orders = (("seed=1,2", "-m", "tenancy=shard"), ("-m", "tenancy=shard", "seed=1,2"), ("tenancy=shard", "seed=1,2", "-m"))
+    for words in orders:
+        lines = [line.partition(" pid")[0] for line in probe(*words).stdout.splitlines()]
+        assert [line.partition(" seed ")[2] for line in lines] == ["1 tenancy Shard", "2 tenancy Shard"]
+    assert "seed: 7" in probe("seed=7", "--cfg", "job", "tenancy=shard").stdout
+    assert ordered(["-i", "seed=1"]) == ["--info=all", "seed=1"]
 
 
 REFUSED = {
