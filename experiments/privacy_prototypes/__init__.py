@@ -1,0 +1,1 @@
+"""The first prototypes, run again by the shipped code; see README.md beside."""
