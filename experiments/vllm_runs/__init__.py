@@ -1,0 +1,1 @@
+"""The simulator's engine against measured vLLM runs; see README.md."""
