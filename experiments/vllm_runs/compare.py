@@ -44,7 +44,7 @@ class Measured:
 
 
 def read(root: Path, gpu: str) -> Measured:
-    """The run as it was logged. Arrivals are on another clock than the rest: the quickest to be queued sets the offset."""
+    """The run as logged. Arrivals are on another clock than the rest: the quickest to be queued sets the offset."""
     lines = (root / FOLDER / gpu / "Llama-3.1-8B" / "requests.jsonl").read_text().splitlines()
     rows = sorted((json.loads(line) for line in lines), key=lambda row: row["arrival_time"])
     column = {name: np.array([row[name] for row in rows]) for name in rows[0] if name != "request_id"}
