@@ -58,7 +58,8 @@ def terms(requests: int) -> dict[str, float]:
 
 def slow_links(requests: int) -> dict[str, float]:
     """100 Mbit/s and 25 ms between all, KV of 320 KiB a token: bytes should stay where they are."""
-    run_of = setting(*FLEET, ALL_WAYS, "driver.kv_bytes_per_token=327680", "limits.fetch_timeout_us=600000000")
+    patient = ("limits.fetch_deadline_us=600000000", "limits.lease_us=600000000")
+    run_of = setting(*FLEET, ALL_WAYS, "driver.kv_bytes_per_token=327680", *patient)
     given = scattered(requests, 2)
     cost = dict(run_of.resolved["cost"])
     recompute = mean_ms(play(run_of, given, "recompute_always", link=SLOW)[0])
@@ -72,7 +73,7 @@ def slow_links(requests: int) -> dict[str, float]:
 
 
 def quota(requests: int) -> dict[str, float]:
-    """A quiet tenant returns to its prompts, a scanner asks for nothing twice; half the pool is reserved, or nothing."""
+    """A quiet tenant returns to its prompts, a scanner asks for nothing twice; half the pool is reserved, or none."""
     pool = 262_144
     run_of = setting(*FLEET, f"driver.pool_tokens={pool}", "link=eth_25g")
     rng, given, fresh = random.Random("quota"), [], 10**7
