@@ -73,31 +73,35 @@ def slow_links(requests: int) -> dict[str, float]:
 
 
 def quota(requests: int) -> dict[str, float]:
-    """A quiet tenant returns to its prompts, a scanner asks for nothing twice; half the pool is reserved, or none."""
+    """A quiet tenant returns to prompts that fill three quarters of all pools, a scanner asks for nothing twice.
+
+    With quotas, so much is reserved for the quiet one and the scanner is of a weaker class; without, both are alike.
+    """
     pool = 262_144
     run_of = setting(*FLEET, f"driver.pool_tokens={pool}", "link=eth_25g")
     rng, given, fresh = random.Random("quota"), [], 10**7
     for i in range(requests):
         scans = rng.random() < 0.5
         fresh += 40
-        blocks = [fresh + b for b in range(24)] if scans else [100 * rng.randrange(30) + b for b in range(12)]
+        blocks = [fresh + b for b in range(24)] if scans else [100 * rng.randrange(190) + b for b in range(12)]
         given.append(
             Prompt(arrival_us=int(i * 0.7e6), blocks=blocks, input_tokens=len(blocks) * 256, output_tokens=32,
                    tenant=2 if scans else 1, ingress=rng.randrange(3))
         )  # fmt: skip
 
-    def tenants(reserved_tokens: int) -> dict[str, Any]:
+    def tenants(reserved_tokens: int, scanner: str) -> dict[str, Any]:
         account = {"reserved_bytes": reserved_tokens * 20_480, "limit_bytes": None, "priority": "standard"}
         return {
             "priorities": {"trial": 0, "standard": 1}, "public": {}, "groups": [],
             "tenants": [
                 {"name": "quiet", "users": 1, "account": account},
-                {"name": "scanner", "users": 1, "account": account | {"reserved_bytes": 0, "priority": "trial"}},
+                {"name": "scanner", "users": 1, "account": account | {"reserved_bytes": 0, "priority": scanner}},
             ],
             "applications": [{"name": "trace", "system": "public", "few_shot": "public", "user": "tenant"}],
         }  # fmt: skip
 
-    kept, lost = (mean_ms(play(run_of, given, "cheapest", tenants=tenants(n))[0], 1) for n in (pool // 2, 0))
+    cases = (tenants(pool * 3 // 4, "trial"), tenants(0, "standard"))
+    kept, lost = (mean_ms(play(run_of, given, "cheapest", tenants=case)[0], 1) for case in cases)
     print(f"quiet tenant, mean ms: {kept:.0f} with a quota, {lost:.0f} without", file=sys.stderr)
     return {"the quiet tenant's mean TTFT without quota over with": lost / kept}
 

@@ -26,7 +26,7 @@ PARTIES: dict[str, Any] = {
 def prompts(
     count: int, templates: int, *, zipf: float = 0.0, edit: str = "none", tenants_each: int = TENANTS, share: bool
 ) -> list[Prompt]:
-    """Equal prompts whether shared or not: a template, with one block of each tenant's own if edited, and a question."""
+    """Equal prompts whether shared or not: a template, a block of each tenant's own in it if edited, and a question."""
     rng = random.Random(f"homogeneity/{templates}/{zipf}")
     weights = [(rank + 1) ** -zipf for rank in range(templates)]
     chosen = rng.choices(range(templates), weights, k=count)
@@ -55,8 +55,8 @@ def gain(count: int, templates: int, **how: Any) -> tuple[float, float]:
         outcomes, simulator = play(setting(*FLEET), given, "cheapest", tenants=PARTIES)
         means[share] = fmean(o.ttft_us for o in counted(outcomes))
         entries = simulator.router.replica.store.entry_count() / sum(len(p.blocks) for p in given)
-        print(f"{templates} templates {how} {'shared' if share else 'isolated'}: mean TTFT {means[share] / 1e3:.0f} ms, "
-              f"reuse {reuse(counted(outcomes)):.3f}, {entries:.2f} entries a block", file=sys.stderr)  # fmt: skip
+        told = f"mean TTFT {means[share] / 1e3:.0f} ms, reuse {reuse(counted(outcomes)):.3f}, {entries:.2f} entries"
+        print(f"{templates} templates {how} {'shared' if share else 'isolated'}: {told}", file=sys.stderr)
     return means[False] / means[True], entries
 
 
