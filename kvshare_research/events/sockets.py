@@ -16,6 +16,7 @@ from .frames import END_SEQ, SEQ_BYTES, Event, encode, seq_frame
 def _bound(context: Any, kind: int, endpoint: str, key: str) -> Any:
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, 100_000)  # as engines do: beyond it a slow subscriber loses frames
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
