@@ -19,7 +19,7 @@ from kvshare_research.tune.search import accepts_published, accepts_repaired, cm
 
 NODES, REQUESTS, HELD_OUT, EVALUATIONS, POPULATION, CONFIRMED = 12, 1000, 10, 300, 20, 5
 SEEDS = (0, 1, 2)
-FOLDER = Path(__file__).parent
+OUT = Path("outputs") / "tuner_weights"
 
 
 def windows(selector: str) -> list[Judge]:
@@ -124,4 +124,6 @@ def baselines() -> dict[str, object]:
 if __name__ == "__main__":
     parts = {"gorgo": gorgo, "baselines": baselines}
     asked = sys.argv[1:] or list(parts)
-    (FOLDER / "results.json").write_text(json.dumps({name: parts[name]() for name in asked}, indent=1) + "\n")
+    OUT.mkdir(parents=True, exist_ok=True)
+    for name in asked:
+        (OUT / f"{name}.json").write_text(json.dumps(parts[name](), indent=1) + "\n")

@@ -3,8 +3,8 @@
 A time is modelled as a sum of columns times coefficients. Logarithms of the coefficients are fitted to logarithms of
 the times by damped Gauss-Newton steps (Levenberg-Marquardt; the Jacobian is JAX's), with Huber weights. At the optimum
 the Hessian of the loss, JAX's too, gives a log-normal interval for each coefficient; resampling whole shapes and
-fitting all resamples at once (`vmap`) gives a second one, which assumes nothing of the noise. Used beside `robust.py`, whose exact
-solution sets the coefficients that are served by: the two must agree, and a test says so.
+fitting all resamples at once (`vmap`) gives a second one, which assumes nothing of the noise. Used beside `robust.py`,
+whose exact solution sets the coefficients that are served by: the two must agree, and a test says so.
 """
 
 from __future__ import annotations
