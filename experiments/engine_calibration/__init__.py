@@ -1,0 +1,1 @@
+"""The cost model's shape on measured engines; see README.md."""
