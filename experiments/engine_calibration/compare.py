@@ -1,4 +1,4 @@
-"""Fits the cost model to public measurements by gradient, with intervals, and says what it is off on shapes held out."""
+"""Fits the cost model to public measurements by gradient, with intervals, and tells the error on shapes held out."""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ Floats = NDArray[np.float64]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """One coefficient with two 95 % intervals, in the unit of its column; `low` 0 where it is not told from 0."""
+    """One coefficient with two 95 % intervals, in the unit of its column.
+
+    One that is not told from 0 is 0, with an interval from 0; the Hessian then gives no upper end.
+    """
 
     name: str
     value: float
@@ -63,12 +66,12 @@ def fit(columns: Floats, times: Floats, names: Sequence[str], shapes: Sequence[A
         logs, widths = (np.asarray(part) for part in _solver()(columns * scale, times, weights))
     values = np.where(np.exp(logs) < FAINT, 0.0, np.exp(logs)) * scale
     low, high = np.quantile(values[1:], [0.025, 0.975], axis=0)
-    spread = np.exp(np.minimum(NORMAL_95 * widths[0], 50.0))
+    spread = np.exp(NORMAL_95 * np.where(np.isfinite(widths[0]), widths[0], 0.0))
     return [
         Fitted(
             name=name,
             value=float(values[0, j]),
-            hessian=(float(values[0, j] / spread[j]), float(np.exp(logs[0, j]) * scale[j] * spread[j])),
+            hessian=(float(values[0, j] / spread[j]), float(values[0, j] * spread[j] or np.inf)),
             bootstrap=(float(min(low[j], values[0, j])), float(max(high[j], values[0, j]))),
         )
         for j, name in enumerate(names)
