@@ -26,6 +26,7 @@ from .assembly import component
 from .prompts import Hasher
 
 if TYPE_CHECKING:
+    from kvshare_research.core.router import Router
     from kvshare_research.driver.cluster import Cluster
     from kvshare_research.driver.simulator import Simulator
     from kvshare_research.privacy.desk import Desk
@@ -64,35 +65,45 @@ class Texts:
 
 
 class Discloser:
-    """The desk of one case, in front of a router. `tell` hands an event to the router; `promoted` is its answer."""
+    """The desk of one case, in front of `router()`. `tell` hands an event to that router."""
 
     def __init__(
-        self,
-        hasher: Hasher,
-        desk: Desk,
-        tell: Callable[[m.RouterEvent], None],
-        promoted: Callable[[], frozenset[bytes]],
+        self, hasher: Hasher, desk: Desk, tell: Callable[[m.RouterEvent], None], router: Callable[[], Router]
     ) -> None:
         self.desk = desk
         self.texts = Texts()
         self._hasher = hasher
         self._tell = tell
-        self._promoted = promoted
+        self._router = router
 
     def arrive(self, request: Request, tokens: NDArray[np.uint32], now_us: int) -> tuple[Request, Chain]:
         """The request with the scopes and chain it has now. Releases due by now come first, its own vote after."""
         self.advance(now_us)
-        made, chain, offered = self._hasher.chained(request, tokens, self._promoted())
+        promoted = self._router().promoted
+        made, chain, offered = self._hasher.chained(request, tokens, promoted)
         if offered is not None:
             self.texts.note(offered, tokens)
+            if offered.released_blocks(promoted):
+                made, chain = self._deeper(made, chain, request, tokens)
         self.desk.vote(offered, made)
         if self.desk.policy.period_us == 0:
             self.advance(now_us)
         return made, chain
 
+    def _deeper(
+        self, made: Request, chain: Chain, request: Request, tokens: NDArray[np.uint32]
+    ) -> tuple[Request, Chain]:
+        """The wider chain, unless more is held of the request under its own: what a tenant has cached behind a prefix
+        is not lost when that is promoted. Only the tenant's own blocks have names of its own chain."""
+        own, narrow, _ = self._hasher.chained(request, tokens)
+        return (own, narrow) if self._held(narrow) > self._held(chain) else (made, chain)
+
+    def _held(self, chain: Chain) -> int:
+        return max((run.block_count for run in self._router().replica.match(chain).runs), default=0)
+
     def notes(self) -> dict[str, Any]:
         """What was spent, released and shared, for the record of the run."""
-        counts = {"released_prefixes": len(self.desk.released), "shared_prefixes": len(self._promoted())}
+        counts = {"released_prefixes": len(self.desk.released), "shared_prefixes": len(self._router().promoted)}
         return {**counts, "spent": self.desk.spent(), **self.desk.counters}
 
     def advance(self, now_us: int) -> None:
@@ -117,7 +128,7 @@ def on_cluster(config: Mapping[str, Any], cluster: Cluster, hasher: Hasher) -> D
         return None
     assert cluster.router is not None
     router = cluster.router
-    made = Discloser(hasher, desk, cluster.feed, lambda: router.promoted)
+    made = Discloser(hasher, desk, cluster.feed, lambda: router)
     cluster.prepare, cluster.text_of = made.arrive, made.texts.get
     return made
 
@@ -131,4 +142,4 @@ def in_simulator(config: Mapping[str, Any], simulator: Simulator, hasher: Hasher
     def tell(event: m.RouterEvent) -> None:
         simulator.at(simulator.now_us, event)
 
-    return Discloser(hasher, desk, tell, lambda: simulator.router.promoted)
+    return Discloser(hasher, desk, tell, lambda: simulator.router)

@@ -48,7 +48,7 @@ class SimulatedStage:
         simulator = self._fleet.simulator
         self._discloser = Discloser(
             self._fleet.hasher, desk, lambda event: simulator.at(simulator.now_us, event),
-            lambda: simulator.router.promoted,
+            lambda: simulator.router,
         )  # fmt: skip
         return self._discloser
 
@@ -94,7 +94,7 @@ class RankStage:
         cluster = self._cluster
         assert cluster.router is not None
         router = cluster.router
-        made = Discloser(self._hasher, desk, cluster.feed, lambda: router.promoted)
+        made = Discloser(self._hasher, desk, cluster.feed, lambda: router)
         cluster.prepare = lambda request, tokens, _: made.arrive(request, tokens, 0)  # it is released when told to
         cluster.text_of = made.texts.get
         return made

@@ -12,11 +12,14 @@ from kvshare_research.core.account import Account
 from kvshare_research.core.ledger import Ledger
 from kvshare_research.core.nouns import AccountSpec, Chain, Outcome, Status
 from kvshare_research.core.promotion import FIRST_INSTALL, Promotion, name_of
+from kvshare_research.disclosure.after_k import AfterK
+from kvshare_research.disclosure.noise import SeededNoise
 from kvshare_research.driver.simulator import Simulator
+from kvshare_research.privacy.desk import Desk
 from kvshare_research.retention.lru import LruRetention
-from kvshare_research.study.disclosing import Texts
+from kvshare_research.study.disclosing import Discloser, Texts
 from tests.core.test_fleet import fleet, only
-from tests.disclosure.test_disclosing import DIRECTORY, SIZE, prompt
+from tests.disclosure.test_disclosing import DIRECTORY, HASHER, SIZE, prompt
 
 LENGTHS = (32, 96, 40)
 NODES = 3
@@ -212,3 +215,28 @@ def test_the_account_of_the_wider_scope_bears_it() -> None:
     sim = town()
     promote(sim, released())
     assert sim.workers[0].ledger.account(0) == Account(used=8, pinned=8, reserved=0, limit=256, priority=0)
+
+
+def test_a_conversation_goes_on_under_its_own_name_when_its_front_is_promoted() -> None:
+    """What a tenant has cached behind a prefix is not lost at its promotion; a new conversation begins with the shared one."""
+    sim = town()
+    desk = Desk(AfterK(k=2, unit="tenant", period_us=HOUR_US), SeededNoise(0), None)
+    discloser = Discloser(HASHER, desk, lambda event: sim.at(sim.now_us, event), lambda: sim.router)
+
+    def ask(tenant: int, number: int, question: int, now_us: int) -> Outcome:
+        made = prompt(tenant, (32, 96, 160), number=question)
+        request, chain = discloser.arrive(replace(made.request, request_id=number), made.tokens, now_us)
+        sim.run()
+        sim.inject(replace(request, arrival_us=sim.now_us + 1), chain)
+        sim.run()
+        return only(sim.outcomes, number)
+
+    for tenant in (1, 2):
+        ask(tenant, tenant, tenant, 0)
+    discloser.advance(HOUR_US)
+    sim.run()
+    assert sim.router.promoted
+    assert ask(1, 11, 1, HOUR_US).resident_tokens == 32 + 96 + 144, "the same question again: all but its last block"
+    new = ask(1, 12, 77, HOUR_US)
+    assert (new.resident_tokens, new.cross_tenant_tokens) == (128, 96), "the public 32 are its own"
+    assert ask(3, 13, 78, HOUR_US).cross_tenant_tokens == 128
