@@ -206,7 +206,9 @@ def _checked(cfg: Any) -> Run:
 
     known = HydraConfig.get()
     folders = [Path(source.path) for source in known.runtime.config_sources if source.schema == "file"]
-    return check(cfg, declared(folders, str(known.job.config_name)))
+    chosen = known.runtime.choices.get("tenants")
+    file = "conf/tenants" if chosen is None else f"tenants/{chosen}.yaml"
+    return check(cfg, declared(folders, str(known.job.config_name)), file)
 
 
 def _frozen(resolved: Any) -> Any:

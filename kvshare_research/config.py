@@ -91,10 +91,13 @@ def plain(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in data.items()}
 
 
-def check(cfg: DictConfig | Mapping[str, Any], declared_groups: Iterable[str]) -> Run:
+def check(
+    cfg: DictConfig | Mapping[str, Any], declared_groups: Iterable[str], tenants_file: str = "conf/tenants"
+) -> Run:
     """The whole configuration as values, every key read and of the right type; else ConfigError in one line.
 
     `declared_groups` are the groups of the command: an addition outside them is something nobody reads.
+    `tenants_file` is what messages call the party table.
     """
     data = plain(cfg)
     names = {field.name for field in dataclasses.fields(RunConfig)}
@@ -103,17 +106,17 @@ def check(cfg: DictConfig | Mapping[str, Any], declared_groups: Iterable[str]) -
         if key not in known:
             raise ConfigError(f"nothing reads `{key}`{did_you_mean(key, known)}")
     run = convert({key: value for key, value in data.items() if key in names}, RunConfig, "")
-    parts = {key: _part(key, value) for key, value in data.items() if key not in names}
+    parts = {key: _part(key, value, tenants_file) for key, value in data.items() if key not in names}
     return Run(values=run, parts=parts, resolved=data)
 
 
-def _part(key: str, value: Any) -> Any:
+def _part(key: str, value: Any, tenants_file: str) -> Any:
     """The component of a group; the party table is data, read by its own strict reader."""
     if key != "tenants":
         return build(value, key, SEAMS.get(key))
     from .workload.parties import load_parties
 
-    return load_parties(value, "conf/tenants")
+    return load_parties(value, tenants_file)
 
 
 def declared(folders: Iterable[Path], config_name: str) -> set[str]:
