@@ -176,6 +176,7 @@ class Loads:
         self._used_blocks, self._capacity_blocks = np.zeros(node_count, np.int64), np.zeros(node_count, np.int64)
         self._requests, self._tokens = np.zeros(node_count, np.int64), np.zeros(node_count, np.int64)
         self._queues = [Queue() for _ in range(node_count)]
+        self._work = np.zeros((3, node_count), np.int64)  # of each queue: total_us, current_us, since_us
 
     def at(self, now_us: int, excluded: int | None) -> LoadTable:
         """The nodes as believed at `now_us`, `excluded` not alive."""
@@ -186,7 +187,7 @@ class Loads:
             alive=alive,
             queued_requests=self._requests.copy(),
             queued_tokens=self._tokens.copy(),
-            queued_work_us=np.array([queue.left_us(now_us) for queue in self._queues], np.int64),
+            queued_work_us=self._work[0] - np.minimum(self._work[1], now_us - self._work[2]),
             used_blocks=self._used_blocks.copy(),
             capacity_blocks=self._capacity_blocks.copy(),
             pace_permille=self.prefill_pace.permille.copy(),
@@ -223,16 +224,23 @@ class Loads:
         self._requests[service.node] += 1
         self._tokens[service.node] += request.token_count
         self._queues[service.node].add(request.request_id, service.first_us, service.rest_us, now_us)
+        self._changed(service.node)
 
     def answered(self, node: int, request_id: int, now_us: int) -> None:
         """The first token of a request has come."""
         self._queues[node].answered(request_id, now_us)
+        self._changed(node)
 
     def ended(self, node: int, request: Request, now_us: int) -> None:
         """A request no longer concerns the node."""
         self._requests[node] -= 1
         self._tokens[node] -= request.token_count
         self._queues[node].ended(request.request_id, now_us)
+        self._changed(node)
+
+    def _changed(self, node: int) -> None:
+        queue = self._queues[node]
+        self._work[:, node] = queue.total_us, queue.current_us, queue.since_us
 
     def reported(self, node: int, used_blocks: int, capacity_blocks: int) -> None:
         """The node's own word on its pool."""

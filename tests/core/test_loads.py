@@ -30,6 +30,16 @@ def loaded(nodes: int = 1, *, slower: int = 1, actions: tuple[Action, ...] = (Ac
     return sim
 
 
+def test_all_nodes_at_once_are_each_node_by_itself() -> None:
+    sim = loaded(3)
+    for number in range(9):
+        ask(sim, number, at_us=1 + number * 90_000, executor=(0, 2, 2)[number % 3])
+    for now_us in range(0, 1_500_000, 70_000):
+        sim.run(until_us=now_us)
+        loads = sim.router._loads
+        assert list(loads.at(now_us, None).queued_work_us) == [queue.left_us(now_us) for queue in loads._queues]
+
+
 def error(outcome: Outcome) -> float:
     return abs(outcome.quoted_ttft_us - outcome.ttft_us) / outcome.ttft_us
 
