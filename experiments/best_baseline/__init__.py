@@ -1,0 +1,1 @@
+"""One study of our own; see README.md beside."""
