@@ -1,0 +1,122 @@
+"""R7: turning requests away before their prefill, by the decode load of now or by that to come (Mooncake, section 7)."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import sys
+from dataclasses import dataclass, field
+from math import log, sqrt
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Literal
+
+from experiments.table import show
+from kvshare_research.core.costing import PrefillCoefficients, prefill_ps
+
+Mode = Literal["baseline", "early", "predictive"]
+PREFILL = PrefillCoefficients(28_930_000_000, 186_000_000, 4_000_000, 2_550, 2_550)  # as conf/driver/simulator.yaml
+INSTANCES = 8  # of each kind, as published
+TTFT_S, TBT_S = 30.0, 0.1  # the objectives
+STEP_S, STEP_S_PER_REQUEST = 0.02, 0.0016  # of a decode iteration, assumed: 50 requests meet the objective
+MEDIAN_IN, MEAN_IN, MEAN_OUT = 6_909, 12_035, 343  # of Mooncake's conversation trace
+REQUESTS, RATE_PER_S, SMALL = 23_000, 6.8, 500  # published: 23,000 requests at twice their speed
+
+
+@dataclass
+class Cluster:
+    """Prefill instances with queues, decode instances with batches; `heap` holds (time, order, what, request)."""
+
+    mode: Mode
+    free_s: list[float] = field(default_factory=lambda: [0.0] * INSTANCES)  # when each prefill queue is empty
+    prefilling: list[tuple[float, int]] = field(default_factory=list)  # (end, decode instance)
+    decoding: list[list[float]] = field(default_factory=lambda: [[] for _ in range(INSTANCES)])  # when each began
+    rejected: int = 0
+    in_vain: int = 0
+    loads: list[float] = field(default_factory=list)
+    mean_decode_s: float = 10.0
+
+    def load(self, batch: float) -> float:
+        """Time between tokens over its objective."""
+        return (STEP_S + STEP_S_PER_REQUEST * batch) / TBT_S
+
+    def target(self) -> int:
+        """The decode instance with the fewest requests."""
+        return min(range(INSTANCES), key=lambda i: (len(self.decoding[i]), i))
+
+    def expected(self, at_s: float) -> float:
+        """Requests per decode instance at a later time: prefills that end before it come, those too old go."""
+        staying = sum(since + self.mean_decode_s > at_s for batch in self.decoding for since in batch)
+        coming = sum(end <= at_s and end + self.mean_decode_s > at_s for end, _ in self.prefilling)
+        return (staying + coming) / INSTANCES
+
+    def admits(self, now_s: float, prefill_s: float) -> float | None:
+        """When the prefill ends; None if the request is turned away on arrival."""
+        at = min(range(INSTANCES), key=lambda i: (self.free_s[i], i))
+        end_s = max(self.free_s[at], now_s) + prefill_s
+        if (end_s - now_s) / TTFT_S > 1:
+            return None
+        batch = {"baseline": 0.0, "early": len(self.decoding[self.target()]) + 1.0}.get(self.mode)
+        if self.load(self.expected(end_s) + 1 if batch is None else batch) > 1:
+            return None
+        self.free_s[at] = end_s
+        return end_s
+
+
+def play(mode: Mode, requests: int, seed: int = 1) -> Cluster:
+    """The same arrivals under one mode."""
+    rng, cluster = random.Random(f"rejection/{seed}"), Cluster(mode)
+    sigma = sqrt(2 * log(MEAN_IN / MEDIAN_IN))
+    heap: list[tuple[float, int, str, int]] = []
+    now_s = 0.0
+    for i in range(requests):
+        now_s += rng.expovariate(RATE_PER_S)
+        heapq.heappush(heap, (now_s, i, "arrive", min(131_072, int(MEDIAN_IN * rng.lognormvariate(0, sigma))) + 1))
+    outputs = [1 + int(rng.expovariate(1 / MEAN_OUT)) for _ in range(requests)]
+    while heap:
+        now_s, i, what, value = heapq.heappop(heap)
+        if what == "arrive":
+            cluster.loads.append(cluster.load(fmean(map(len, cluster.decoding))))
+            end_s = cluster.admits(now_s, prefill_ps(PREFILL, value, 0) / 1e12)
+            if end_s is None:
+                cluster.rejected += 1
+            else:
+                cluster.prefilling.append((end_s, i))
+                heapq.heappush(heap, (end_s, i, "prefilled", 0))
+        elif what == "prefilled":
+            cluster.prefilling.remove((now_s, i))
+            at = cluster.target()
+            if cluster.load(len(cluster.decoding[at]) + 1) > 1:
+                cluster.rejected += 1
+                cluster.in_vain += 1
+                continue
+            took_s = outputs[i] * cluster.load(len(cluster.decoding[at]) + 1) * TBT_S
+            cluster.mean_decode_s += 0.02 * (took_s - cluster.mean_decode_s)
+            cluster.decoding[at].append(now_s)
+            heapq.heappush(heap, (now_s + took_s, i, "decoded", at))
+        else:
+            cluster.decoding[value].pop(0)
+    return cluster
+
+
+def run(requests_max: int | None = None) -> dict[str, float]:
+    """The three modes on the same arrivals."""
+    requests = min(REQUESTS, requests_max or REQUESTS)
+    modes: tuple[Mode, ...] = ("baseline", "early", "predictive")
+    found = {mode: play(mode, requests) for mode in modes}
+    swing = {mode: pstdev(c.loads[len(c.loads) // 10 :]) for mode, c in found.items()}
+    for mode, cluster in found.items():
+        print(f"{mode}: {cluster.rejected} rejected, {cluster.in_vain} of them after their prefill, decode load "
+              f"{fmean(cluster.loads):.2f} with deviation {swing[mode]:.3f}", file=sys.stderr)  # fmt: skip
+    baseline, early, predictive = (found[mode] for mode in modes)
+    return {
+        "rejected early over baseline": early.rejected / max(1, baseline.rejected),
+        "rejected by prediction over early": predictive.rejected / max(1, early.rejected),
+        "prefills in vain, baseline, share of requests": baseline.in_vain / requests,
+        "prefills in vain by prediction over baseline": predictive.in_vain / max(1, baseline.in_vain),
+        "swing of the decode load, prediction over early": swing["predictive"] / swing["early"],
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(show(Path(__file__).parent, run()))
