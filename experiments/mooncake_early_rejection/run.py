@@ -1,4 +1,4 @@
-"""R7: turning requests away before their prefill, by the decode load of now or by that to come (Mooncake, section 7)."""
+"""R7: turning requests away before their prefill, by the decode load of now or by that to come (Mooncake)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Mode = Literal["baseline", "early", "predictive"]
 PREFILL = PrefillCoefficients(28_930_000_000, 186_000_000, 4_000_000, 2_550, 2_550)  # as conf/driver/simulator.yaml
 INSTANCES = 8  # of each kind, as published
 TTFT_S, TBT_S = 30.0, 0.1  # the objectives
-STEP_S, STEP_S_PER_REQUEST = 0.02, 0.0016  # of a decode iteration, assumed: 50 requests meet the objective
+STEP_S, STEP_S_PER_REQUEST = 0.02, 0.0062  # of a decode iteration, assumed: 12 meet the objective, as many as prefills
 MEDIAN_IN, MEAN_IN, MEAN_OUT = 6_909, 12_035, 343  # of Mooncake's conversation trace
-REQUESTS, RATE_PER_S, SMALL = 23_000, 6.8, 500  # published: 23,000 requests at twice their speed
+REQUESTS, RATE_PER_S, SMALL = 23_000, 3.4, 500  # the rate at which about as many are turned away as published
 
 
 @dataclass
