@@ -52,9 +52,10 @@ def cma_es(tunable: Tunable, losses: Losses, *, evaluations: int, population: in
 
     low, span = _box(tunable)
     start = (np.log(tunable.published) - low) / span
+    chance = np.random.default_rng(seed)  # its own: the package's default is NumPy's global one, which others disturb
     options = {
-        "seed": seed + 1, "popsize": population, "bounds": [0, 1], "verbose": -9, "tolfun": 0, "tolx": 0,
-        "tolfunhist": 0, "tolflatfitness": np.inf, "tolstagnation": np.inf,
+        "seed": np.nan, "randn": lambda *size: chance.standard_normal(size), "popsize": population, "bounds": [0, 1],
+        "verbose": -9, "tolfun": 0, "tolx": 0, "tolfunhist": 0, "tolflatfitness": np.inf, "tolstagnation": np.inf,
     }  # fmt: skip
     if len(start) == 1:  # the package asks for two dimensions; the second is read by nobody
         start, unused = np.append(start, 0.5), 1

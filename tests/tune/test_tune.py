@@ -141,6 +141,12 @@ def test_cma_es_finds_the_bottom_of_a_bowl_and_repeats_itself() -> None:
 
     found, again, other = (cma_es(row, bowl, evaluations=300, population=20, seed=s) for s in (1, 1, 2))
     assert np.array_equal(found.weights, again.weights)
+
+    def disturbing(weights: np.ndarray) -> np.ndarray:
+        np.random.standard_normal(3)  # somebody else uses NumPy's global generator meanwhile
+        return bowl(weights)
+
+    assert np.array_equal(cma_es(row, disturbing, evaluations=300, population=20, seed=1).weights, found.weights)
     assert not np.array_equal(found.weights, other.weights)
     assert len(found.losses) == 300
     assert np.allclose(found.best()[0], [5.0, 0.02], rtol=0.05)
