@@ -63,8 +63,8 @@ def arrivals(run: Run, fleet: Fleet, requests: int) -> Any:
     """The trace as the study reads it, a request at a time."""
     workload = run.parts["workload"]
     given = WorkloadInput(
-        tokenizer=None, directory=fleet.hasher.directory, catalogue=None, seed=0, block_tokens=fleet.hasher.space.block_tokens,
-        node_count=len(fleet.simulator.workers), pool_blocks=0,
+        tokenizer=None, directory=fleet.hasher.directory, catalogue=None, seed=0,
+        block_tokens=fleet.hasher.space.block_tokens, node_count=len(fleet.simulator.workers), pool_blocks=0,
     )  # type: ignore[arg-type]  # fmt: skip
     for index, item in enumerate(workload.stream(given, Reading())):
         if index == requests:

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.transport.link import UniformLink
+from kvshare_research.transport.matrix import RegionLink
 from kvshare_research.transport.mpi import Channel, Received
 from kvshare_research.transport.shaped import LinkClock, ShapedEndpoint
 
@@ -78,9 +79,13 @@ def test_messages_leave_when_due_and_never_before() -> None:
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda p: p.stem)
 def test_configured_links_say_what_they_are(path: Path) -> None:
-    link = instantiate(OmegaConf.load(path))
+    link = instantiate(OmegaConf.create({"data_root": None, "link": OmegaConf.load(path)}).link)
     assert link.label == ("measured" if path.stem == "loopback" else "emulated")
-    assert link.rtt_between_us(1, 1) == 0
+    if isinstance(link, RegionLink):
+        with pytest.raises(ConfigError, match="set `data_root`"):
+            link.rtt_between_us(0, 1)
+    else:
+        assert link.rtt_between_us(1, 1) == 0
 
 
 def test_a_link_may_not_call_itself_measured_when_it_is_shaped() -> None:
