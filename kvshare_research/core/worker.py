@@ -19,6 +19,7 @@ from .nouns import Action, Chain, mark_at
 from .ports import QUEUE
 from .prefetching import Prefetching
 from .publishing import Publishing
+from .requota import Requota
 from .rights import Reader, may_read
 from .running import Running, State, WorkerPolicy, awaits_another, blocks_for, charged, counts_of, to_compute
 from .serving import Serving
@@ -42,6 +43,7 @@ class Worker:
         self.publishing = Publishing(ledger=ledger, journal=self.journal)
         self.prefetching = Prefetching(ledger=ledger, fetching=self.fetching)
         self.keeping = Keeping(ledger)
+        self.requota = Requota(ledger)
         self._waiting = Waiting(policy.schedule, policy.block_tokens)
         self._running: dict[int, Running] = {}  # admitted, before their first token
         self._decoding: dict[int, Running] = {}
@@ -69,6 +71,8 @@ class Worker:
         effects = self._handlers[type(event)](event, now_us)
         if self.prefetching.in_flight:
             effects.extend(self.prefetching.settle())
+        if self.requota.is_waiting:
+            effects.extend(self.publishing.removed(self.requota.settle()))
         if self.keeping.wants_more and isinstance(event, m.PrefillDone | m.FetchLanded | m.Ticked):
             effects.extend(self.keeping.settle(now_us))
         if self._deferred:
@@ -102,11 +106,12 @@ class Worker:
         counts = counts_of(charged(event, self.policy.block_tokens))
         if not self.ledger.may_fit(counts):
             effects.extend(self.prefetching.cancel_all("room needed"))
-            if not self.ledger.may_fit(counts) and self._pins_will_end():
-                return False
+            refusal = None if self.ledger.may_fit(counts) else self.ledger.fits_ever(counts)
+            if refusal or (not self.ledger.may_fit(counts) and self._pins_will_end()):
+                return self._turned_away(position, now_us, effects, refusal)
         running = self._take_blocks(event, since, now_us, effects)
         if running is None:
-            return self._turned_away(position, now_us, effects)
+            return self._turned_away(position, now_us, effects, None)
         self._waiting.take(position)
         self._want(event, -1, now_us)
         self._running[running.request_id] = running
@@ -159,13 +164,14 @@ class Worker:
     def _blocks_of(self, event: m.Dispatched) -> int:
         return blocks_for(event.request.token_count + event.request.output_tokens_max, self.policy.block_tokens)
 
-    def _turned_away(self, position: int, now_us: int, effects: list[m.WorkerEffect]) -> bool:
-        """A request that got no blocks waits for pins to end; where none will, waiting would be for ever."""
-        if self._pins_will_end():
+    def _turned_away(self, position: int, now_us: int, effects: list[m.WorkerEffect], refusal: str | None) -> bool:
+        """A request that got no blocks waits for pins to end; where none will, or its quota was lowered below what it
+        needs (`refusal`), waiting would be for ever."""
+        if refusal is None and self._pins_will_end():
             return False
         event = self._waiting.remove(position)
         self._want(event, -1, now_us)
-        reason = "NoRoom: what stronger classes and released prefixes keep here leaves too few blocks"
+        reason = refusal or "NoRoom: what stronger classes and released prefixes keep here leaves too few blocks"
         effects.append(m.ReturnPlan(request_id=event.request.request_id, reason=reason))
         return True
 
@@ -380,18 +386,14 @@ class Worker:
         return self.publishing.answered(event)
 
     def _directory_changed(self, event: m.DirectoryChanged, now_us: int) -> list[m.WorkerEffect]:
-        """The new directory rules from now on; quotas that do not fit yet are retried when it is sent again."""
+        """The new directory rules from now on; quotas that do not fit yet, as soon as they do."""
         if event.directory.revision < self.directory.revision:
             return []
         self._heed(event.directory)
-        for spec in event.directory.accounts:
-            self.ledger.configure(spec)
-        gone = self.publishing.removed(self.ledger.purge(self.directory.closed_scopes()))
+        gone = self.publishing.removed(self.requota.ask(self.directory.accounts, self.directory.closed_scopes()))
         return [*gone, m.AcknowledgeDirectory(revision=self.directory.revision)]
 
     def _ticked(self, event: m.Ticked, now_us: int) -> list[m.WorkerEffect]:
         gone = self.publishing.removed(self.ledger.sweep(now_us))
-        if self.directory.removed:  # what was pinned when its tenant went
-            gone += self.publishing.removed(self.ledger.purge(self.directory.closed_scopes()))
         late = [*self.prefetching.expire(now_us), *self.fetching.expire(now_us)]
         return [*gone, *late, m.Publish(message=self.journal.heartbeat())]
