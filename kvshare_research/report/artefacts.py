@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -21,12 +21,13 @@ from kvshare_research.metrics.records import CaseResult, encode_results, load_re
 from kvshare_research.metrics.summary import Row, summarise
 from kvshare_research.metrics.verdict import OURS, overlap_table, slo_rows
 
-from .content import Table, case_tables, fidelity_tables, notices, pull_tables
+from .content import Table, calibration_table, case_tables, fidelity_tables, notices, pull_tables
 from .html import Picture, render_html
 from .hypothesis import slo_table, verdict_tables
 from .tables import as_text
 
 RESULTS = "results.json"
+COSTS_KNOWN = "costs known"  # among the notes of a run
 HEADLINES = (
     "Time to first token",
     "Saved against",
@@ -52,17 +53,19 @@ class Report:
 
 
 def build(
-    results: Sequence[CaseResult], *, partial: bool = False, objective_us: float | None = None, selector: str = OURS
-) -> Report:
+    results: Sequence[CaseResult], *, partial: bool = False, objective_us: float | None = None, selector: str = OURS,
+    known: Sequence[Mapping[str, Any]] = (),
+) -> Report:  # fmt: skip
     """Rows, tables and notices of these results; pure, so it may be shown before anything is written.
 
     `objective_us` is the TTFT objective of the throughput table (default: stated in the table); `selector` is the one
-    that is held against the note.
+    that is held against the note; `known` is what calibration measured, with intervals.
     """
     rows = summarise(results)
     tables = (
         case_tables(rows)
         + fidelity_tables(fidelities(results))
+        + calibration_table(known)
         + pull_tables(pulls(results))
         + slo_table(slo_rows(results, objective_us))
     )
@@ -92,7 +95,8 @@ def write(
     A complete run removes what a partial one left; a partial one touches nothing complete. `plots` False saves the
     time of drawing. ConfigError if the folder cannot be written or a library for reports is missing.
     """
-    report = build(results, partial=partial, objective_us=objective_us, selector=selector)
+    known = _known(provenance)
+    report = build(results, partial=partial, objective_us=objective_us, selector=selector, known=known)
     whole = folder.with_name(folder.name.removesuffix(PARTIAL))
     unfinished = folder.with_name(whole.name + PARTIAL)
     target = unfinished if report.partial else whole
@@ -116,9 +120,16 @@ def headlines(report: Report) -> tuple[Table, ...]:
     return tuple(t for t in report.tables if t.title.startswith(HEADLINES) and "(not run)" not in t.title)
 
 
+def _known(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What the notes of a run say of its calibration."""
+    rows: Sequence[Mapping[str, Any]] = (record.get("notes") or {}).get(COSTS_KNOWN, ())
+    return rows
+
+
 def show(folder: Path) -> None:
     """Print the headlines of a written report and say where the rest is; ConfigError if there is no report."""
-    report = build(load_results(folder / RESULTS).cases)
+    stored = load_results(folder / RESULTS)
+    report = build(stored.cases, known=_known(stored.provenance))
     print(as_text(headlines(report), report.notices))
     print(f"all {len(report.tables)} tables: {folder / TABLES}\nwith plots: {folder / 'report.html'}")
 

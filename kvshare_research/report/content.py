@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from kvshare_research.core.nouns import Action, MissReason
 from kvshare_research.metrics.fidelity import PARTS, Fidelity
@@ -247,6 +247,24 @@ def pull_tables(rows: Sequence[Pull]) -> list[Table]:
             )
         )
     return tables
+
+
+def calibration_table(known: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """What was measured before the cases, and how well it is known; nothing where nothing was."""
+
+    def between(ends: Sequence[float | None]) -> str:
+        return f"[{number(ends[0])}, {number(ends[1]) if ends[1] is not None else 'unknown'}]"
+
+    rows = tuple(
+        (str(r["name"]), f"{number(r['value'])} {r['unit']}", between(r["hessian"]), between(r["bootstrap"]))
+        for r in known
+    )
+    note = (
+        "Fitted by gradient to all measured points. By Hessian: if errors are as the fit assumes; by bootstrap: over "
+        "the measured shapes. 0: not told from nothing."
+    )
+    columns = ("cost", "value", "95 % by Hessian", "95 % by bootstrap")
+    return [Table(title="Calibration", columns=columns, names=1, rows=rows, notes=(note,))] if rows else []
 
 
 def fidelity_tables(rows: Sequence[Fidelity]) -> list[Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from kvshare_research.driver.cluster import Cluster, Played, RunBroken
 from kvshare_research.guard.keys import ENVIRONMENT_VARIABLE, KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace
 from kvshare_research.metrics.records import BASELINE, CaseResult, Label
+from kvshare_research.report.artefacts import COSTS_KNOWN
 from kvshare_research.report.progress import Progress
 from kvshare_research.workload.arrivals import Poisson
 from kvshare_research.workload.base import PromptItem, WorkloadInput
@@ -33,6 +35,7 @@ from .prompts import Hasher, Prompt, arrivals, detail_of, prompts
 from .salvage import Diary
 from .settings import canonical, case_config, choice, name_of, names
 from .twin import Machines, control_us_of, twin
+from .uncertainty import known
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
 
@@ -83,6 +86,8 @@ class Session:
                 self._keep(*play_probes(self, case, config))
             else:
                 self._keep(self._stream(case, config))
+        named = {name_of("link", json.loads(link)): samples for link, samples in self._links.items()}
+        self.notes[COSTS_KNOWN] = known(self._calibration, named)
 
     def _keep(self, *results: CaseResult) -> None:
         """Cases that are over, and already on disk in case the run is killed."""
