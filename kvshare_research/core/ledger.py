@@ -359,10 +359,11 @@ class Ledger:
         """One pin of each ends, as with `drop`."""
         self._vacate([block for block in self._unpin_all(blocks) if block.block_hash is None])
 
-    def purge(self, scope_ids: frozenset[int]) -> tuple[Evicted, ...]:
-        """Every unpinned named block of these scopes is gone (tenant removed, scope demoted)."""
+    def purge(self, scope_ids: frozenset[int], keep_blocks: int = 0) -> tuple[Evicted, ...]:
+        """Unpinned named blocks of these scopes are gone, deepest first, until they hold no more than `keep_blocks`."""
         gone = [b for b in self.named() if b.scope_id in scope_ids and not b.pins]
-        return self.drop_named(gone)
+        over = sum(self.account(scope_id).used for scope_id in scope_ids) - keep_blocks
+        return self.drop_named(sorted(gone, key=lambda b: (-b.depth, b.used_us))[: max(0, over)])
 
     def sweep(self, now_us: int) -> tuple[Evicted, ...]:
         """Every unpinned block past its TTL is gone."""

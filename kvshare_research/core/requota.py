@@ -40,17 +40,8 @@ class Requota:
         while True:
             before = len(self._waiting)
             for spec in tuple(self._waiting.values()):
-                evicted.extend(self._shrunk(spec))
+                evicted.extend(self._ledger.purge(frozenset({spec.scope_id}), spec.limit_blocks))
                 if self._ledger.configure(spec):
                     del self._waiting[spec.scope_id]
             if len(self._waiting) == before:
                 return tuple(evicted)
-
-    def _shrunk(self, spec: AccountSpec) -> tuple[Evicted, ...]:
-        """The account's unpinned blocks beyond its new limit are gone, deepest first, so that no chain gets a hole."""
-        over = self._ledger.account(spec.scope_id).used - spec.limit_blocks
-        if over <= 0:
-            return ()
-        own = [b for b in self._ledger.named() if b.scope_id == spec.scope_id and not b.pins]
-        own.sort(key=lambda block: (-block.depth, block.used_us, block.slot))
-        return self._ledger.drop_named(own[:over])
