@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvshare_research.index.blake2b import chain
+from kvshare_research.index.blake2s import chain
 
 BLOCK_TOKENS, SYSTEM, SHOT, SHOTS = 16, 128, 64, 8
-KEY = np.arange(4, dtype=np.uint64)
+KEY = np.arange(8, dtype=np.uint32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,6 @@ class State:
         return sum(e.end - e.start for e in self.stored)
 
 
-
 def local_hashes(blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
     """A 64-bit name for the content of each block, for peers that chain themselves."""
     x = blocks.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
@@ -72,9 +71,9 @@ def tokens_of(blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 def keys_of_blocks(blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
     """The chain hashes of a prompt, as the package makes them."""
-    keys = np.empty((len(blocks), 2), np.uint64)
-    chain(KEY, np.zeros(2, np.uint64), tokens_of(blocks), BLOCK_TOKENS, keys)
-    return keys
+    digests = np.empty((len(blocks), 8), np.uint32)
+    chain(KEY, np.zeros(8, np.uint32), tokens_of(blocks), BLOCK_TOKENS, digests)
+    return np.ascontiguousarray(digests.view(np.uint64)[:, :2])
 
 
 def _prompts(rng: np.random.Generator, block_count: int) -> tuple[list[NDArray[np.int64]], int]:

@@ -19,13 +19,13 @@ from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import HASH_BYTES, MARK_BYTES, TOKEN_NAME_BYTES, Chain, Segment
 from kvshare_research.core.rights import GROUP, PUBLIC, SESSION, TENANT, USER, Scope, tightens
-from kvshare_research.index.hashing import ROOT_PARENT, chain_hashes
+from kvshare_research.index.hashing import DIGEST_BYTES, ROOT_PARENT, chain_digests
 
 from .detail import Detail
 from .keys import KeyRing
 
-_VERSION = b"kvshare-namespace-v1"
-_MARK = b"mark"  # before an encoding, which begins otherwise: the key of marks is independent of the key of hashes
+_VERSION = b"kvshare-namespace-v2"
+_TOKEN = b"token"  # before an encoding, which begins otherwise: the key of token names is no other key
 _LENGTH_BYTES = 4
 _TEXT, _NUMBER, _LIST = b"t", b"n", b"l"
 
@@ -134,7 +134,7 @@ def chain(
 
     The key switches where the scope tightens and the parent hash continues, so a public prefix has one
     hash for everybody while what follows it cannot be linked across scopes. Raises ConfigError when the
-    lengths do not fit the tokens or a scope does not tighten. Marks are made the same way under keys of their own.
+    lengths do not fit the tokens or a scope does not tighten. Hash and mark of a block are two parts of one digest.
     """
     counts = [s.token_count for s in segments]
     if sum(counts) != len(tokens):
@@ -144,48 +144,49 @@ def chain(
         if not tightens(before, after):
             raise ConfigError(f"a segment of scope {after} may not follow {before}: scopes only tighten")
     ends = block_scopes(counts, scope_ids, space.block_tokens)
-    hashes, digests = (
-        _digests(tokens, ends, b"", directory, ring, space),
-        _digests(tokens, ends, _MARK, directory, ring, space),
-    )
-    marks = np.frombuffer(digests, np.uint8).reshape(-1, HASH_BYTES)[:, :MARK_BYTES].tobytes()
+    digests = _digests(tokens, ends, directory, ring, space)
     token_names = b""
     if detail.reads == "tokens" and scope_ids:
         tail = (scope_ids[-1], -(-len(tokens) // space.block_tokens))  # which is no block but has tokens
-        token_names = _token_names(tokens, hashes, (*ends, tail), directory, ring, space)
+        token_names = _token_names(tokens, digests, (*ends, tail), directory, ring, space)
     unit_ends = detail.unit_ends(tokens, counts, space.block_tokens)
     return Chain(
-        hashes=hashes, scope_ends=ends, block_tokens=space.block_tokens, marks=marks, unit_ends=unit_ends,
-        token_names=token_names,
+        hashes=_parts(digests, 0, HASH_BYTES), scope_ends=ends, block_tokens=space.block_tokens,
+        marks=_parts(digests, HASH_BYTES, MARK_BYTES), unit_ends=unit_ends, token_names=token_names,
     )  # fmt: skip
 
 
+def _parts(digests: bytes, start: int, size: int) -> bytes:
+    """Bytes [start, start + size) of every digest; `size` divides both `start` and the digest's."""
+    cells = np.frombuffer(digests, f"V{size}").reshape(-1, DIGEST_BYTES // size)
+    return cells[:, start // size].tobytes()
+
+
 def _token_names(
-    tokens: NDArray[np.uint32], hashes: bytes, ends: Sequence[tuple[int, int]], directory: Directory, ring: KeyRing,
+    tokens: NDArray[np.uint32], digests: bytes, ends: Sequence[tuple[int, int]], directory: Directory, ring: KeyRing,
     space: ModelSpace,
 ) -> bytes:  # fmt: skip
-    """`Chain.token_names`: each chained from the block before its own, under that block's key."""
+    """`Chain.token_names`: each chained from the block before its own, under a key of that block's namespace."""
     names, first = [], 0
     for scope_id, end in ends:
         namespace = Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
-        key = ring.key(namespace.encode())
+        key = ring.key(_TOKEN + namespace.encode())
         for i in range(first, end):
-            parent = hashes[(i - 1) * HASH_BYTES : i * HASH_BYTES] if i else ROOT_PARENT
+            parent = digests[(i - 1) * DIGEST_BYTES : i * DIGEST_BYTES] if i else ROOT_PARENT
             block = tokens[i * space.block_tokens : (i + 1) * space.block_tokens]
-            names.append(chain_hashes(key, parent, block, 1))
+            names.append(chain_digests(key, parent, block, 1))
         first = end
-    return np.frombuffer(b"".join(names), np.uint8).reshape(-1, HASH_BYTES)[:, :TOKEN_NAME_BYTES].tobytes()
+    return _parts(b"".join(names), 0, TOKEN_NAME_BYTES)
 
 
 def _digests(
-    tokens: NDArray[np.uint32], ends: Sequence[tuple[int, int]], kind: bytes, directory: Directory, ring: KeyRing,
-    space: ModelSpace,
-) -> bytes:  # fmt: skip
-    """`HASH_BYTES` per full block, chained, each under the key of its namespace for digests of this kind."""
+    tokens: NDArray[np.uint32], ends: Sequence[tuple[int, int]], directory: Directory, ring: KeyRing, space: ModelSpace
+) -> bytes:
+    """`DIGEST_BYTES` per full block, chained, each under the key of its namespace."""
     out, parent, first = b"", ROOT_PARENT, 0
     for scope_id, end in ends:
         namespace = Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
         run = tokens[first * space.block_tokens : end * space.block_tokens]
-        out += chain_hashes(ring.key(kind + namespace.encode()), parent, run, space.block_tokens)
-        parent, first = out[-HASH_BYTES:], end
+        out += chain_digests(ring.key(namespace.encode()), parent, run, space.block_tokens)
+        parent, first = out[-DIGEST_BYTES:], end
     return out

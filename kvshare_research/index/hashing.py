@@ -1,10 +1,20 @@
-"""Keyed chain hashes of token blocks. The package reaches this only through `guard/namespace.py`, which owns the keys.
+"""Keyed chain digests of token blocks. The package reaches this only through `guard/namespace.py`, which owns the keys.
 
-A block's hash is keyed BLAKE2b-128 (RFC 7693, section 2.9) over parent hash || tokens as little-endian uint32, so equal
-hashes mean equal prompts up to and including that block, under one key, but for a collision (2^-64 after 2^32 blocks,
-even for an adversary that knows the key). Without the key nobody can predict or test a hash. A pseudo-random
-function such as SipHash-128 would do while keys stay on serving ranks, and is faster; but then one leaked key lets
-its reader forge collisions that serve one prompt's cache for another, which BLAKE2b does not.
+A span is `SPAN_BLOCKS` consecutive blocks. The digest of a block is keyed BLAKE2s-256 (RFC 7693, section 2.9) over all
+tokens of its span up to its end, then the digest of the block before the span. Tokens are little-endian uint32, each
+block filled with zeros to whole compressions of 64 bytes. Its first half is the block's hash, and its next bytes are
+the block's mark, by which a collision of hashes is noticed: what is chained is the whole.
+
+What it buys: the length of a message tells how many blocks it has and its last 32 bytes are the parent, so equal
+digests mean equal prompts up to and including that block, under one key. An adversary that knows the key finds two
+prompts of one hash after some 2^64 trials, of one hash and mark after some 2^96; whoever lacks it can neither predict
+nor test a hash. A link per block (the hash of parent and tokens) buys the same; but there 1,024 blocks are 1,024
+compressions one after another, here 64, and all others go 16 at a time. What is given up for that: a chain goes on
+without its tokens only where a span ends.
+
+A pseudo-random function such as SipHash-128 would do while keys stay on serving ranks; but then one leaked key lets its
+reader forge collisions at will that serve one prompt's cache for another, which BLAKE2s does not.
+`benchmarks/hashing.py` times both.
 """
 
 from __future__ import annotations
@@ -16,15 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 KEY_BYTES = 32
-DIGEST_BYTES = 16
+DIGEST_BYTES = 32
 ROOT_PARENT = bytes(DIGEST_BYTES)  # the parent of a first block
+SPAN_BLOCKS = 16  # part of what a hash means: another value gives other hashes
+_COMPRESSION_BYTES = 64
 
 
-def chain_hashes(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_tokens: int) -> bytes:
+def chain_digests(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_tokens: int) -> bytes:
     """`DIGEST_BYTES` per full block of `tokens`, first block first, chained from `parent`; a partial tail is ignored.
 
-    Continuing from the last hash of one call gives what a single call over both stretches gives (at equal key, cut
-    at a block boundary). Raises ValueError on a key, parent or block size that cannot be meant.
+    Continuing from the last digest of one call gives what a single call over both stretches gives, at equal key, if
+    cut at the end of a span. One key goes with one block size. Raises ValueError on a key, parent or block size that
+    cannot be meant.
     """
     if len(key) != KEY_BYTES or len(parent) != DIGEST_BYTES or block_tokens < 1:
         raise ValueError(
@@ -39,18 +52,25 @@ def chain_hashes(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_to
 
 
 def _chain_compiled(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_tokens: int) -> bytes:
-    from .blake2b import chain
+    from .blake2s import chain
 
-    hashes = np.empty((len(tokens) // block_tokens, 2), np.uint64)
-    words = np.frombuffer(key, np.uint64), np.frombuffer(parent, np.uint64)
-    chain(*words, np.ascontiguousarray(tokens), block_tokens, hashes)
-    return hashes.tobytes()
+    digests = np.empty((len(tokens) // block_tokens, DIGEST_BYTES // 4), np.uint32)
+    words = np.frombuffer(key, np.uint32), np.frombuffer(parent, np.uint32)
+    chain(*words, np.ascontiguousarray(tokens), block_tokens, digests)
+    return digests.tobytes()
 
 
 def _chain_hashlib(key: bytes, parent: bytes, data: bytes, block_bytes: int) -> bytes:
-    """The readable form, and the one every kernel is compared with."""
-    hashes = []
+    """The readable form, and the one the kernel is compared with."""
+    zeros = bytes(-block_bytes % _COMPRESSION_BYTES)
+    digests: list[bytes] = []
+    span = hashlib.blake2s(key=key)
     for start in range(0, len(data) - block_bytes + 1, block_bytes):
-        parent = hashlib.blake2b(parent + data[start : start + block_bytes], key=key, digest_size=DIGEST_BYTES).digest()
-        hashes.append(parent)
-    return b"".join(hashes)
+        if digests and len(digests) % SPAN_BLOCKS == 0:
+            parent = digests[-1]
+            span = hashlib.blake2s(key=key)
+        span.update(data[start : start + block_bytes] + zeros)
+        block = span.copy()
+        block.update(parent)
+        digests.append(block.digest())
+    return b"".join(digests)

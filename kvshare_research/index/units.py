@@ -10,11 +10,10 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from kvshare_research.core.nouns import Chain
-
-from .hashing import DIGEST_BYTES, ROOT_PARENT
+from kvshare_research.core.nouns import HASH_BYTES, Chain
 
 Tokens = NDArray[np.uint32]
+UNIT_ROOT = bytes(HASH_BYTES)  # the parent of a first unit
 
 
 def floored(chain: Chain, block_count: int) -> int:
@@ -43,12 +42,15 @@ def sentence_ends(tokens: Tokens, enders: NDArray[np.uint32]) -> list[int]:
     return ends if not len(tokens) or (ends and ends[-1] == len(tokens)) else [*ends, len(tokens)]
 
 
-def unit_hashes(key: bytes, tokens: Tokens, ends: Sequence[int]) -> list[bytes]:
-    """One keyed hash per unit, chained: equal at i means equal tokens and cuts up to there, but for collisions."""
-    parent, start, hashes = ROOT_PARENT, 0, []
+def unit_hashes(key: bytes, tokens: Tokens, ends: Sequence[int], parent: bytes = UNIT_ROOT) -> list[bytes]:
+    """One keyed BLAKE2b-128 per unit, chained: equal at i means equal tokens and cuts up to there, but for collisions.
+
+    From the last hash it goes on at any unit.
+    """
+    start, hashes = 0, []
     for end in ends:
         unit = tokens[start:end].astype("<u4").tobytes()
-        parent = hashlib.blake2b(parent + unit, key=key, digest_size=DIGEST_BYTES).digest()
+        parent = hashlib.blake2b(parent + unit, key=key, digest_size=HASH_BYTES).digest()
         hashes.append(parent)
         start = end
     return hashes

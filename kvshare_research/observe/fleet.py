@@ -20,7 +20,7 @@ from kvshare_research.core.ports import IndexStore
 from kvshare_research.events.frames import Batch, Cleared, Event, Removed, Stored
 from kvshare_research.guard.keys import KeyRing
 from kvshare_research.guard.namespace import ModelSpace, Namespace
-from kvshare_research.index.hashing import ROOT_PARENT, chain_hashes
+from kvshare_research.index.units import UNIT_ROOT, block_ends, unit_hashes
 
 ORPHANS_MAX = 10_000  # events per node that wait for a parent nobody has told yet
 
@@ -157,7 +157,8 @@ class Fleet:
         key = self._ring.key(Namespace(scope=("observed", tenant), space=space).encode())
         if event.tokens:
             tokens = np.array(event.tokens, np.uint32)
-            joined = chain_hashes(key, above.names[-1] if above else ROOT_PARENT, tokens, self.unit_tokens)
+            ends = block_ends(len(tokens), self.unit_tokens)
+            joined = b"".join(unit_hashes(key, tokens, ends, above.names[-1] if above else UNIT_ROOT))
         else:
             units = range(event.block_tokens // self.unit_tokens)
             joined = b"".join(_opaque(key, block, unit) for block in event.hashes for unit in units)

@@ -157,8 +157,8 @@ from tests.guard.test_namespace import hashes
 print(hashes(list(range(80)), [40, 40], [0, 2]).hashes.hex())
 """
 GOLDEN_HASHES = (
-    "8a3e5e33497c674080ff5408079edb9425cb0666bccd6f6368bdae4fffb66409861e3f89cf1a3d26bbb0b76bd72f1de1"
-    "f88c22b810617a4f84159ec3c00c56d0f8211d8d3091215d13eb2c987dfd9f37"
+    "748345db712608e9d32f48fe49f63204ce61a9d6e34afe0ddcf7cd28b321deb1805790cd73cb919b06a12bfc8ecee69e"
+    "37c69191081b5edbcb350bcd7a6e47820de879d8932b0c5ec230784709b7b411"
 )
 
 

@@ -1,4 +1,4 @@
-"""Chain hashes: recorded vectors, chaining, and what must change them."""
+"""Chain digests: recorded vectors, chaining, and what must change them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from kvshare_research.index.hashing import (
     DIGEST_BYTES,
     ROOT_PARENT,
+    SPAN_BLOCKS,
     _chain_compiled,
     _chain_hashlib,
-    chain_hashes,
+    chain_digests,
 )
 
 KEY = bytes(range(32))
@@ -24,33 +25,55 @@ TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=40).map(lambda t: np.array
 @pytest.mark.parametrize(
     ("token_count", "block_tokens", "expected"),
     [
-        (32, 16, "8e8c528ce0dae081804a19e509ca2c847aaa688f5b193d7c43640b7af47c4514"),
-        (5, 2, "f62ad954ef076bfb992b2f37a840daf238c80c16e0a436ddb60b161a763f3123"),
+        (
+            32,
+            16,
+            "29a0c19bb7ac902dd7bf7176a4a31644aebb069d628d6555f66bf959cc332907"
+            "6bcb57ca9660e77bc6e55d93f792970306660fbb0fd2673732a4aa7219aa9c78",
+        ),
+        (
+            5,
+            2,
+            "d4d088007d1bc9cf80c37fc0dde8813ca5aa742847f42e81a4c012f1c4a9f423"
+            "b27116aca3f2ce3aa85bc1eaf8b08443f25fede0f5558301dd03fc4344eb58d6",
+        ),
         (1, 2, ""),
     ],
 )
 def test_recorded_vectors(token_count: int, block_tokens: int, expected: str) -> None:
     tokens = np.arange(token_count, dtype=np.uint32)
-    assert chain_hashes(KEY, ROOT_PARENT, tokens, block_tokens).hex() == expected
+    assert chain_digests(KEY, ROOT_PARENT, tokens, block_tokens).hex() == expected
 
 
-def test_first_block_is_keyed_blake2b_of_parent_and_little_endian_tokens() -> None:
-    tokens = np.array([1, 0x01020304], dtype=np.uint32)
-    message = ROOT_PARENT + bytes([1, 0, 0, 0, 4, 3, 2, 1])
-    expected = hashlib.blake2b(message, key=KEY, digest_size=16).digest()
-    assert chain_hashes(KEY, ROOT_PARENT, tokens, 2) == expected
+def test_the_library_keeps_the_published_vectors() -> None:
+    """RFC 7693, appendix B, and the first of the reference implementation's keyed vectors."""
+    abc, empty = hashlib.blake2s(b"abc"), hashlib.blake2s(b"", key=KEY)
+    assert abc.hexdigest() == "508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982"
+    assert empty.hexdigest() == "48a8997da407876b3d79c0d92325ad3b89cbb754d86ab71aee047ad345fd2c49"
 
 
-@given(tokens=TOKENS, block_tokens=st.integers(1, 20), cut=st.integers(0, 20))
-def test_continuing_from_a_block_boundary_equals_one_pass(
-    tokens: np.ndarray, block_tokens: int, cut: int
-) -> None:
-    whole = chain_hashes(KEY, ROOT_PARENT, tokens, block_tokens)
-    assert len(whole) == len(tokens) // block_tokens * DIGEST_BYTES
-    cut = min(cut, len(tokens) // block_tokens)
-    front = chain_hashes(KEY, ROOT_PARENT, tokens[: cut * block_tokens], block_tokens)
+def test_a_block_is_keyed_blake2s_of_its_span_so_far_and_the_block_before_the_span() -> None:
+    tokens = np.arange(2 * (SPAN_BLOCKS + 2), dtype=np.uint32)
+    padded = [tokens[i : i + 2].tobytes() + bytes(56) for i in range(0, len(tokens), 2)]
+
+    def digest(message: list[bytes], parent: bytes) -> bytes:
+        return hashlib.blake2s(b"".join(message) + parent, key=KEY).digest()
+
+    first = [digest(padded[: i + 1], ROOT_PARENT) for i in range(SPAN_BLOCKS)]
+    second = [digest(padded[SPAN_BLOCKS : SPAN_BLOCKS + i + 1], first[-1]) for i in range(2)]
+    assert chain_digests(KEY, ROOT_PARENT, tokens, 2) == b"".join(first + second)
+
+
+@settings(deadline=None)
+@given(block_tokens=st.integers(1, 20), count=st.integers(0, 40), data=st.data())
+def test_continuing_from_the_end_of_a_span_equals_one_pass(block_tokens: int, count: int, data: st.DataObject) -> None:
+    tokens = np.arange(count * block_tokens, dtype=np.uint32)
+    whole = chain_digests(KEY, ROOT_PARENT, tokens, block_tokens)
+    assert len(whole) == count * DIGEST_BYTES
+    cut = data.draw(st.integers(0, count // SPAN_BLOCKS)) * SPAN_BLOCKS
+    front = chain_digests(KEY, ROOT_PARENT, tokens[: cut * block_tokens], block_tokens)
     parent = front[-DIGEST_BYTES:] or ROOT_PARENT
-    assert front + chain_hashes(KEY, parent, tokens[cut * block_tokens :], block_tokens) == whole
+    assert front + chain_digests(KEY, parent, tokens[cut * block_tokens :], block_tokens) == whole
 
 
 @given(tokens=TOKENS.filter(len), data=st.data())
@@ -60,35 +83,37 @@ def test_any_changed_token_key_or_parent_changes_all_that_follows_and_nothing_be
     at = data.draw(st.integers(0, len(tokens) - 1))
     other = tokens.copy()
     other[at] ^= np.uint32(1 << data.draw(st.integers(0, 31)))
-    a, b = (chain_hashes(KEY, ROOT_PARENT, t, 1) for t in (tokens, other))
-    same = [a[i : i + 16] == b[i : i + 16] for i in range(0, len(a), 16)]
+    a, b = (chain_digests(KEY, ROOT_PARENT, t, 1) for t in (tokens, other))
+    same = [a[i : i + DIGEST_BYTES] == b[i : i + DIGEST_BYTES] for i in range(0, len(a), DIGEST_BYTES)]
     assert same == [i < at for i in range(len(tokens))]
-    assert chain_hashes(KEY[::-1], ROOT_PARENT, tokens, 1)[:16] != a[:16]
-    assert chain_hashes(KEY, b"\1" + ROOT_PARENT[1:], tokens, 1)[:16] != a[:16]
+    assert chain_digests(KEY[::-1], ROOT_PARENT, tokens, 1)[:16] != a[:16]
+    assert chain_digests(KEY, b"\1" + ROOT_PARENT[1:], tokens, 1)[:16] != a[:16]
 
 
 def test_impossible_arguments_are_refused() -> None:
     tokens = np.arange(4, dtype=np.uint32)
     for key, parent, block in ((KEY[:31], ROOT_PARENT, 2), (KEY, b"", 2), (KEY, ROOT_PARENT, 0)):
-        with pytest.raises(ValueError, match="expected 32, 16 and at least 1"):
-            chain_hashes(key, parent, tokens, block)
+        with pytest.raises(ValueError, match="expected 32, 32 and at least 1"):
+            chain_digests(key, parent, tokens, block)
     with pytest.raises(ValueError, match="uint32"):
-        chain_hashes(KEY, ROOT_PARENT, tokens.astype(np.int64), 2)  # type: ignore[arg-type]
+        chain_digests(KEY, ROOT_PARENT, tokens.astype(np.int64), 2)  # type: ignore[arg-type]
 
 
 @settings(deadline=None)
 @given(
     key=st.binary(min_size=32, max_size=32),
-    parent=st.binary(min_size=16, max_size=16),
+    parent=st.binary(min_size=32, max_size=32),
     block_tokens=st.integers(1, 70),
-    block_count=st.integers(0, 4),
+    block_count=st.integers(0, 4) | st.integers(15, 34) | st.integers(250, 300),
     data=st.data(),
 )
 def test_the_compiled_chain_is_the_library_s(
     key: bytes, parent: bytes, block_tokens: int, block_count: int, data: st.DataObject
 ) -> None:
-    """From less than one compression block (128 bytes) to three, full and partial."""
+    """From less than one compression (64 bytes) per block to five; spans and groups of spans, full and partial."""
     seed = data.draw(st.integers(0, 1000))
-    tokens = np.random.default_rng(seed).integers(0, 2**32, block_tokens * block_count + 1, dtype=np.uint32)
+    tokens = np.random.default_rng(seed).integers(
+        0, 2**32, block_tokens * block_count + block_tokens // 2, dtype=np.uint32
+    )
     expected = _chain_hashlib(key, parent, tokens.tobytes(), 4 * block_tokens)
     assert _chain_compiled(key, parent, tokens, block_tokens)[: len(expected)] == expected
