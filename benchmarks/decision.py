@@ -24,7 +24,8 @@ from omegaconf import OmegaConf
 from kvshare_research.build import build
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.judging import judge
-from kvshare_research.core.nouns import Action, NodeLoad, Request, Segment
+from kvshare_research.core.loads import Loads
+from kvshare_research.core.nouns import Action, Request, Segment
 from kvshare_research.core.ports import Cost, QuoteInput, Selector
 from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.guard.keys import KeyRing, RootSecret
@@ -35,6 +36,7 @@ from .index import spent_s, summary
 from .index_contenders import DynamoSelection
 
 STAGES = ("hash", "lookup", "judge", "quote", "select")
+NOW_US = 1_000  # since the nodes got work and the links were measured
 CONF = Path(__file__).parents[1] / "conf"
 
 
@@ -63,10 +65,11 @@ class Decision:
         self.index = component("index", "flat").new_store(state.node_count)
         self.cost: Cost = component("cost", "ttft")
         self.selector: Selector = component("selector", "cheapest")
-        self.links = LinkTable.start(state.node_count, LinkModel()).matrix(0)
-        self.loads = tuple(
-            NodeLoad(node=n, queued_work_us=n * 1000, capacity_blocks=10**6) for n in range(state.node_count)
-        )
+        self.links, self.loads = LinkTable.start(state.node_count, LinkModel()), Loads(state.node_count)
+        for node in range(state.node_count):
+            self.loads.sent(node, 1000, node * 1000, 0)
+            for other in range(state.node_count):  # measured links: their age counts in every price
+                self.links = self.links.measured(node, other, 0, 1000 + 10 * (node ^ other), 0)
         for e in state.stored:
             hashes = self._chain(index_state.tokens_of(state.prompts[e.prompt][: e.end]))
             parent = hashes.block_hash(e.start - 1) if e.start else None
@@ -96,8 +99,8 @@ class Decision:
                 request=request,
                 chain=hashes,
                 verdict=verdict,
-                loads=self.loads,
-                links=self.links,
+                loads=self.loads.at(NOW_US, None),
+                links=self.links.matrix(NOW_US),
                 actions=frozenset(Action),
                 block_bytes=1 << 20,
                 draw=1,

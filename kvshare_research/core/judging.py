@@ -5,6 +5,7 @@ from __future__ import annotations
 from .directory import Directory
 from .nouns import Chain, Match, MissReason, Run, Verdict
 from .rights import Membership, Reader, Scope, may_read
+from .runs import longest_blocks
 
 
 def judge(match: Match, chain: Chain, reader: Reader, directory: Directory, now_us: int) -> Verdict:
@@ -19,11 +20,12 @@ def judge(match: Match, chain: Chain, reader: Reader, directory: Directory, now_
         readable, why_not = further(readable, end, scope, reader, membership, now_us)
         if why_not is not None:
             break
-    held = max((run.block_count for run in match.runs), default=0)
+    held = longest_blocks(match.runs)
+    whole = held <= readable  # nothing to cut
     return Verdict(
-        runs=tuple(cut(run, readable) for run in match.runs if readable > 0),
+        runs=match.runs if whole else tuple(cut(run, readable) for run in match.runs if readable > 0),
         readable_blocks=readable,
-        denied=((MissReason.UNKNOWN if why_not is None else why_not, readable),) if held > readable else (),
+        denied=() if whole else ((MissReason.UNKNOWN if why_not is None else why_not, readable),),
     )
 
 

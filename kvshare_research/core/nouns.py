@@ -127,7 +127,7 @@ class Run(NamedTuple):
 class Match:
     """What the index says: per node and tier, the longest run of the chain from its start. Zero runs are left out."""
 
-    runs: tuple[Run, ...]
+    runs: Sequence[Run]
 
 
 class MissReason(IntEnum):
@@ -149,7 +149,7 @@ class MissReason(IntEnum):
 class Verdict:
     """The part of a match this reader may use, and why not more: (reason, first block it applies to)."""
 
-    runs: tuple[Run, ...]
+    runs: Sequence[Run]
     readable_blocks: int  # length of the chain's run of blocks whose scope the reader may read
     denied: tuple[tuple[MissReason, int], ...] = ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .nouns import NO_NODE, Action, Chain, Match, MissReason, Plan, QuoteTable, Verdict
+from .runs import longest_blocks
 
 COMPONENTS = ("route_us", "queue_us", "fetch_us", "prefill_us", "overlap_us", "merge_us")
 
@@ -48,7 +49,7 @@ def missed_tokens(
     """
     size = chain.block_tokens
     usable = min(chain.block_count, (prompt_tokens - 1) // size)
-    known = max((r.block_count for r in decision.match.runs), default=0)
+    known = longest_blocks(decision.match.runs)
     denied = decision.verdict.denied[0][0] if decision.verdict.denied else MissReason.DENIED_SCOPE
     bounds = (
         (MissReason.COLLISION if collided else MissReason.STALE, min(usable, decision.plan.reused_blocks)),

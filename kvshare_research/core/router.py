@@ -19,6 +19,7 @@ from .planning import Decision, missed_tokens, plan_of
 from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
 from .promotion import OPERATOR, Promotion
 from .replica import Replica
+from .runs import longest_blocks
 
 FORGOTTEN_MAX = 1 << 16  # removed block hashes remembered, to tell EVICTED from UNKNOWN
 
@@ -249,7 +250,7 @@ class Router:
     def _missed(self, pending: _Pending, theirs: Outcome) -> tuple[tuple[int, int], ...]:
         chain = pending.arrived.chain
         reused = (theirs.prompt_tokens - theirs.computed_tokens) // chain.block_tokens
-        first_missing = max([reused, *(r.block_count for r in pending.decision.match.runs)])
+        first_missing = max(reused, longest_blocks(pending.decision.match.runs))
         was_evicted = first_missing < chain.block_count and chain.block_hash(first_missing) in self._forgotten
         rows = missed_tokens(
             pending.decision, chain, theirs.prompt_tokens, reused, was_evicted=was_evicted,

@@ -11,22 +11,11 @@ import importlib.util
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvshare_research.core import costing, splitting
-from kvshare_research.core.costing import (
-    PrefillCoefficients,
-    fetch_ps,
-    overlap_us,
-    paced,
-    prefill_ps,
-    setup_ps,
-    ttft_us,
-    up_to_us,
-)
+from kvshare_research.core.costing import fetch_ps, overlap_us, paced, prefill_ps, setup_ps, ttft_us, up_to_us
 from kvshare_research.core.nouns import NO_NODE, Action
 from kvshare_research.core.splitting import (
     capped_ps,
@@ -38,129 +27,38 @@ from kvshare_research.core.splitting import (
     next_finish_ps,
 )
 
-COLUMNS = [
-    "action",
-    "executor",
-    "source",
-    "resident_blocks",
-    "pulled_blocks",
-    "front_blocks",
-    "route_us",
-    "queue_us",
-    "fetch_us",
-    "prefill_us",
-    "overlap_us",
-    "merge_us",
-    "ttft_us",
-    "uncached_tokens",
-    "queued_tokens",
-    "queued_requests",
-    "rtt_us",
-    "transfer_bytes",
-]
+from . import sheet as sheets
+from .sheet import (
+    BLOCK_PS,
+    DEPTH,
+    PACE_PERMILLE,
+    SETUP_PS,
+    Given,
+    Ints,
+    Sheet,
+    age_us,
+    believed,
+    block_ps,
+    merging_us,
+    pull_us,
+    put_row,
+    put_suffixes,
+    rate_high_ps,
+    rtt_high_us,
+    seat,
+)
+
 ROWS_PER_EXECUTOR = 6  # RECOMPUTE, RESIDENT or ROUTE, PULL from the best and from the deepest, MULTI_PULL, SPLIT
 
 # Plain ints for compiled code, which knows no enumeration.
 RECOMPUTE, RESIDENT, ROUTE = int(Action.RECOMPUTE), int(Action.RESIDENT), int(Action.ROUTE)
 PULL, MULTI_PULL, SPLIT = int(Action.PULL), int(Action.MULTI_PULL), int(Action.SPLIT)
-
-SOURCE, PULLED, TTFT = COLUMNS.index("source"), COLUMNS.index("pulled_blocks"), COLUMNS.index("ttft_us")
-
-# Rows of `nodes` and layers of `links`: arrays and not records, since few arguments compile and call quickest.
-NODE_ROWS, LINK_ROWS = 6, 4
-DEPTH, READ_PS_PER_BYTE, QUEUED_WORK_US, QUEUED_TOKENS, QUEUED_REQUESTS, PACE_PERMILLE = range(NODE_ROWS)
-RTT_US, RTT_HIGH_US, PS_PER_BYTE_HIGH, INFLIGHT_BYTES = range(LINK_ROWS)
-
-Ints = NDArray[np.int64]
-
-
-class Job(NamedTuple):
-    """The numbers of one request and of the policy, all ints."""
-
-    token_count: int
-    block_tokens: int
-    block_bytes: int
-    ingress: int
-    actions: int  # bit a is set when action a may be quoted
-    every_source: int
-    sources_max: int
-    merge_ps_per_byte: int
-    receiver_ps_per_byte: int
-
-
-class Sheet(NamedTuple):
-    """What a row is made from, and where it goes: `out` in the order of `COLUMNS`, `pieces` of MULTI_PULL rows."""
-
-    out: Ints  # [column, row]
-    pieces: Ints  # [executor, piece, (source, start, end)]; an empty piece is none
-    coefficients: PrefillCoefficients
-    job: Job
-    nodes: Ints  # [NODE_ROWS, node]; the depth of a node that may not serve as a source is 0
-    links: Ints  # [LINK_ROWS, source, reader]; the diagonals are 0
-
-
-def put_row(
-    sheet: Sheet,
-    row: int,
-    action: int,
-    executor: int,
-    source: int,
-    resident: int,
-    front: int,
-    pulled: int,
-    fetched_ps: int,
-) -> int:
-    """Row `row` is written; returns its TTFT in us."""
-    job, nodes, out = sheet.job, sheet.nodes, sheet.out
-    cached = (resident + front + pulled) * job.block_tokens
-    front_us = up_to_us(prefill_ps(sheet.coefficients, front * job.block_tokens, resident * job.block_tokens))
-    suffix_us = up_to_us(prefill_ps(sheet.coefficients, job.token_count - cached, cached))
-    fetched_us = up_to_us(fetched_ps)
-    moved_bytes = pulled * job.block_bytes
-    merge_us = up_to_us(
-        moved_bytes * job.merge_ps_per_byte + resident * job.block_bytes * nodes[READ_PS_PER_BYTE, executor]
-    )
-    route_us = sheet.links[RTT_HIGH_US, job.ingress, executor]
-    queue_us = nodes[QUEUED_WORK_US, executor]
-    total_us = ttft_us(route_us, queue_us, fetched_us, front_us, suffix_us, merge_us)
-    out[0, row] = action
-    out[1, row] = executor
-    out[2, row] = source
-    out[3, row] = resident
-    out[4, row] = pulled
-    out[5, row] = front
-    out[6, row] = route_us
-    out[7, row] = queue_us
-    out[8, row] = fetched_us
-    out[9, row] = front_us + suffix_us
-    out[10, row] = overlap_us(queue_us, fetched_us, front_us)
-    out[11, row] = merge_us
-    out[12, row] = total_us
-    out[13, row] = job.token_count - (resident + pulled) * job.block_tokens
-    out[14, row] = nodes[QUEUED_TOKENS, executor]
-    out[15, row] = nodes[QUEUED_REQUESTS, executor]
-    out[16, row] = sheet.links[RTT_US, job.ingress, executor]
-    out[17, row] = moved_bytes
-    return total_us
+SOURCE, FETCHED_PS, TTFT_US = range(3)  # rows of `pulls`: every holder of more than an executor has, by node
 
 
 def may(sheet: Sheet, action: int) -> bool:
     """Whether `action` may be quoted."""
     return (sheet.job.actions >> action) & 1 == 1
-
-
-def link_setup_ps(sheet: Sheet, source: int, reader: int) -> int:
-    """Time before the first byte from `source` counts at `reader`."""
-    links = sheet.links
-    rate = links[PS_PER_BYTE_HIGH, source, reader]
-    return setup_ps(links[RTT_HIGH_US, source, reader], links[INFLIGHT_BYTES, source, reader], rate)
-
-
-def block_ps(sheet: Sheet, source: int, reader: int) -> int:
-    """Time of one block from `source` to `reader`, read and sent or taken in, whichever is slower; at least 1."""
-    sent = sheet.links[PS_PER_BYTE_HIGH, source, reader] + sheet.nodes[READ_PS_PER_BYTE, source]
-    per_block: int = max(1, sheet.job.block_bytes * max(sent, sheet.job.receiver_ps_per_byte))
-    return per_block
 
 
 def deal(sheet: Sheet, sources: Ints, able: Ints, counts: Ints, resident: int, target: int, pieces: Ints) -> None:
@@ -197,10 +95,10 @@ def deal(sheet: Sheet, sources: Ints, able: Ints, counts: Ints, resident: int, t
                 piece += 1
 
 
-def put_multi(sheet: Sheet, row: int, executor: int, resident: int, first_row: int, ranked: Ints) -> int:
+def put_multi(sheet: Sheet, row: int, executor: int, resident: int, pulls: Ints, ranked: Ints) -> int:
     """Row `row` is the best MULTI_PULL of `executor` from two or more sources; returns 1, or 0 if there is none.
 
-    The sources are those of the PULL rows at `first_row` + `ranked`. Every depth that one of them reaches is tried as
+    The sources are `ranked` among `pulls`. Every depth that one of them reaches is tried as
     the end of the pulled part, the deepest first, unless what is left to compute alone takes longer than the best.
     """
     job, room = sheet.job, len(ranked)
@@ -209,10 +107,10 @@ def put_multi(sheet: Sheet, row: int, executor: int, resident: int, first_row: i
     counts = np.empty(room, np.int64)
     target = 0
     for i in range(room):
-        source = sheet.out[SOURCE, first_row + ranked[i]]
+        source = pulls[SOURCE, ranked[i]]
         sources[0, i] = source
-        sources[1, i] = link_setup_ps(sheet, source, executor)
-        sources[2, i] = block_ps(sheet, source, executor)
+        sources[1, i] = sheet.fetch[SETUP_PS, executor, source]
+        sources[2, i] = sheet.fetch[BLOCK_PS, executor, source]
         target = max(target, sheet.nodes[DEPTH, source])
     pieces = np.empty_like(sheet.pieces[executor])
     best_ps = -1
@@ -260,26 +158,13 @@ def put_split(sheet: Sheet, row: int, executor: int, source: int, resident: int)
     """Row `row` is the SPLIT of `executor` with `source`; returns 1, or 0 if fetching or computing all is best."""
     block_tokens = sheet.job.block_tokens
     pulled = sheet.nodes[DEPTH, source] - resident
-    start_ps = link_setup_ps(sheet, source, executor)
-    rate = block_ps(sheet, source, executor)
+    start_ps, rate = sheet.fetch[SETUP_PS, executor, source], sheet.fetch[BLOCK_PS, executor, source]
     front = front_of(sheet.coefficients, resident * block_tokens, block_tokens, pulled, start_ps, rate)
     if not 0 < front < pulled:
         return 0
     fetched_ps = fetch_ps(start_ps, pulled - front, rate)
     put_row(sheet, row, SPLIT, executor, source, resident, front, pulled - front, fetched_ps)
     return 1
-
-
-def put_pulls(sheet: Sheet, row: int, executor: int, resident: int) -> int:
-    """From row `row` on, PULL from every holder of more than `executor` has; returns how many."""
-    count = 0
-    for source in range(sheet.nodes.shape[1]):
-        pulled = sheet.nodes[DEPTH, source] - resident
-        if pulled > 0 and source != executor:
-            fetched_ps = fetch_ps(link_setup_ps(sheet, source, executor), pulled, block_ps(sheet, source, executor))
-            put_row(sheet, row + count, PULL, executor, source, resident, 0, pulled, fetched_ps)
-            count += 1
-    return count
 
 
 def rank(times: Ints, ranked: Ints) -> None:
@@ -295,44 +180,72 @@ def rank(times: Ints, ranked: Ints) -> None:
             ranked[k] = i
 
 
-def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int) -> int:
+def quote_pulls(sheet: Sheet, executor: int, resident: int, pulls: Ints) -> int:
+    """Columns of `pulls` for every holder of more than `executor` has, by node; returns how many."""
+    depth, fetch = sheet.nodes[DEPTH], sheet.fetch
+    count = 0
+    for source in range(len(depth)):
+        pulled = depth[source] - resident
+        if pulled > 0:
+            fetched_ps = fetch_ps(fetch[SETUP_PS, executor, source], pulled, fetch[BLOCK_PS, executor, source])
+            pulls[SOURCE, count] = source
+            pulls[FETCHED_PS, count] = fetched_ps
+            pulls[TTFT_US, count] = pull_us(sheet, executor, source, resident, fetched_ps)
+            count += 1
+    return count
+
+
+def deepest_of(sheet: Sheet, pulls: Ints, best: int) -> int:
+    """The column of `pulls` that brings most blocks, the quickest of equals, `best` or the first on a tie."""
+    depth = sheet.nodes[DEPTH]
+    deepest = best
+    for i in range(pulls.shape[1]):
+        gain = depth[pulls[SOURCE, i]] - depth[pulls[SOURCE, deepest]]
+        if gain > 0 or (gain == 0 and pulls[TTFT_US, i] < pulls[TTFT_US, deepest]):
+            deepest = i
+    return deepest
+
+
+def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room: Ints) -> int:
     """From row `row` on, every allowed way that moves bytes to `executor`; returns how many rows."""
-    out = sheet.out
-    pull_count = put_pulls(sheet, row, executor, resident)
+    pull_count = quote_pulls(sheet, executor, resident, room)
     if pull_count == 0:
         return 0
-    # MULTI_PULL and SPLIT read the PULL rows and go after all of them; then everything moves up to the rows kept.
+    pulls = room[:, :pull_count]
     ranked = np.empty(min(sheet.job.sources_max, pull_count), np.int64)
-    rank(out[TTFT, row : row + pull_count], ranked)
-    best = row + ranked[0]
-    deepest = best
-    for pull in range(row, row + pull_count):
-        depth_gain = out[PULLED, pull] - out[PULLED, deepest]
-        if depth_gain > 0 or (depth_gain == 0 and out[TTFT, pull] < out[TTFT, deepest]):
-            deepest = pull
-    end = row + pull_count
+    rank(pulls[TTFT_US], ranked)
+    best = ranked[0]
+    first = row
+    if may(sheet, PULL):
+        deepest = deepest_of(sheet, pulls, best)
+        for i in range(pull_count):
+            if sheet.job.every_source == 1 or i in (best, deepest):
+                source = pulls[SOURCE, i]
+                pulled = sheet.nodes[DEPTH, source] - resident
+                put_row(sheet, row, PULL, executor, source, resident, 0, pulled, pulls[FETCHED_PS, i])
+                row += 1
     if may(sheet, MULTI_PULL) and len(ranked) > 1:
-        end += put_multi(sheet, end, executor, resident, row, ranked)
+        row += put_multi(sheet, row, executor, resident, pulls, ranked)
     if may(sheet, SPLIT):
-        end += put_split(sheet, end, executor, out[SOURCE, best], resident)
-    kept = row
-    for old in range(row, end):
-        is_pull = old < row + pull_count
-        wanted = sheet.job.every_source == 1 or old in (best, deepest)
-        if not is_pull or (may(sheet, PULL) and wanted):
-            if old != kept:
-                out[:, kept] = out[:, old]
-            kept += 1
-    return kept - row
+        row += put_split(sheet, row, executor, pulls[SOURCE, best], resident)
+    return row - first
 
 
-def fill_rows(job_sheet: Sheet, executors: Ints) -> int:
-    """All rows are written, executor by executor at its own pace; returns how many."""
-    fetching = may(job_sheet, PULL) or may(job_sheet, MULTI_PULL) or may(job_sheet, SPLIT)
+def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints) -> int:
+    """All rows are written to `out`, executor by executor at its own pace, and their `pieces`; returns how many."""
+    node_count = given.nodes.shape[1]
+    fetch = np.empty((2, node_count, node_count), np.int64)
+    seat(given, fetch)
+    sheet = Sheet(out, pieces, given.nodes, fetch, given.coefficients, given.job)
+    fetching = may(sheet, PULL) or may(sheet, MULTI_PULL) or may(sheet, SPLIT)
+    room = np.empty((3, node_count), np.int64)
     row = 0
+    pace_permille = -1
     for executor in executors:
-        own = paced(job_sheet.coefficients, job_sheet.nodes[PACE_PERMILLE, executor])
-        sheet = Sheet(job_sheet.out, job_sheet.pieces, own, job_sheet.job, job_sheet.nodes, job_sheet.links)
+        if given.nodes[PACE_PERMILLE, executor] != pace_permille:
+            pace_permille = given.nodes[PACE_PERMILLE, executor]
+            sheet = Sheet(out, pieces, given.nodes, fetch, paced(given.coefficients, pace_permille), given.job)
+            put_suffixes(sheet)
         put_row(sheet, row, RECOMPUTE, executor, NO_NODE, 0, 0, 0, 0)
         row += 1
         resident = sheet.nodes[DEPTH, executor]
@@ -341,12 +254,12 @@ def fill_rows(job_sheet: Sheet, executors: Ints) -> int:
             put_row(sheet, row, home, executor, NO_NODE, resident, 0, 0, 0)
             row += 1
         if fetching:
-            row += put_ways_to_fetch(sheet, row, executor, resident)
+            row += put_ways_to_fetch(sheet, row, executor, resident, room)
     return row
 
 
 @cache
-def compiled() -> Callable[[Sheet, Ints], int]:
+def compiled() -> Callable[[Given, Ints, Ints, Ints], int]:
     """`fill_rows`, compiled with Numba when that is installed (kept on disk between runs), else as it stands."""
     if importlib.util.find_spec("numba") is None:
         return fill_rows
@@ -355,27 +268,17 @@ def compiled() -> Callable[[Sheet, Ints], int]:
 
     formulas = (paced, prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us)
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
-    here = (
-        put_row,
-        may,
-        link_setup_ps,
-        block_ps,
-        deal,
-        dealt_ps,
-        rank,
-        put_multi,
-        put_split,
-        put_pulls,
-        put_ways_to_fetch,
-    )
-    for function in (*formulas, *splits, *here, fill_rows):
-        register_jitable(error_model="numpy")(function)
-    sources = b"".join(Path(file).read_bytes() for file in (costing.__file__, splitting.__file__, __file__))
+    prices = (believed, age_us, rtt_high_us, rate_high_ps, seat, put_suffixes, block_ps, merging_us, pull_us, put_row)
+    here = (may, deal, dealt_ps, rank, put_multi, put_split, quote_pulls, deepest_of, put_ways_to_fetch)
+    for function in (*formulas, *splits, *prices, *here, fill_rows):
+        register_jitable(error_model="numpy", forceinline=True)(function)
+    files = (costing.__file__, splitting.__file__, sheets.__file__, __file__)
+    sources = b"".join(Path(file).read_bytes() for file in files)
     fingerprint = hashlib.sha256(sources).hexdigest()
 
-    def fill_all_rows(sheet: Sheet, executors: Ints) -> int:
+    def fill_all_rows(given: Given, executors: Ints, out: Ints, pieces: Ints) -> int:
         _ = fingerprint  # part of the key of the copy on disk, which by itself notices changes of this file only
-        return fill_rows(sheet, executors)
+        return fill_rows(given, executors, out, pieces)
 
-    entry: Callable[[Sheet, Ints], int] = numba.njit(cache=True, error_model="numpy")(fill_all_rows)
+    entry: Callable[[Given, Ints, Ints, Ints], int] = numba.njit(cache=True, error_model="numpy")(fill_all_rows)
     return entry

@@ -19,36 +19,44 @@ from kvshare_research.core.costing import PS_PER_US
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import LinkRow
 
+from .sheet import LinkState, believed
+
 Matrix = NDArray[np.int64]  # [source, reader], or layers of such
+FIELDS = ("rtt_us", "rtt_high_us", "ps_per_byte", "ps_per_byte_high", "inflight_bytes")  # of `LinkRow`
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkMatrix(Sequence[tuple[LinkRow, ...]]):
-    """All links at one moment; indexes like rows of `LinkRow`.
+    """All links at one moment; indexes like rows of `LinkRow`. What is believed of a link is worked out when read."""
 
-    `layers` is int64 [field, source, reader] with the fields of `LinkRow` in their order; diagonals are 0.
-    """
+    state: LinkState
 
-    layers: Matrix
+    @property
+    def layers(self) -> Matrix:
+        """int64 [field, source, reader] with the fields of `LinkRow` in their order; diagonals are 0."""
+        s = self.state
+        age_us = np.where(s.measured_us < 0, 0, np.clip(s.now_us - s.measured_us, 0, s.stale_us))
+        rtt_high = believed(s.rtt_us, s.rtt_deviation_us, s.deviations, age_us, s.stale_us)
+        rate_high = believed(s.ps_per_byte, s.rate_deviation_ps, s.deviations, age_us, s.stale_us)
+        layers = np.stack((s.rtt_us, rtt_high, s.ps_per_byte, rate_high, s.inflight_bytes))
+        diagonal = np.arange(len(self))
+        layers[:, diagonal, diagonal] = 0
+        return layers
 
     def __len__(self) -> int:
-        return int(self.layers.shape[1])
+        return len(self.state.rtt_us)
 
     @overload
     def __getitem__(self, source: int) -> tuple[LinkRow, ...]: ...
     @overload
     def __getitem__(self, source: slice) -> tuple[tuple[LinkRow, ...], ...]: ...
     def __getitem__(self, source: int | slice) -> tuple[LinkRow, ...] | tuple[tuple[LinkRow, ...], ...]:
-        if isinstance(source, slice):
-            return tuple(self[i] for i in range(len(self))[source])
-        return tuple(
-            LinkRow(rtt_us=a, rtt_high_us=b, ps_per_byte=c, ps_per_byte_high=d, inflight_bytes=e)
-            for a, b, c, d, e in self.layers[:, source].T.tolist()
-        )
+        return tuple(self)[source]
 
     def __iter__(self) -> Iterator[tuple[LinkRow, ...]]:
-        return (self[i] for i in range(len(self)))
+        rows = self.layers.transpose(1, 2, 0).tolist()
+        return (tuple(LinkRow(**dict(zip(FIELDS, link, strict=True))) for link in row) for row in rows)
 
 
 def matrix_of(links: Sequence[Sequence[LinkRow]]) -> LinkMatrix:
@@ -59,15 +67,10 @@ def matrix_of(links: Sequence[Sequence[LinkRow]]) -> LinkMatrix:
     cells = [
         (r.rtt_us, r.rtt_high_us, r.ps_per_byte, r.ps_per_byte_high, r.inflight_bytes) for row in links for r in row
     ]
-    return LinkMatrix(_clear_diagonals(np.array(cells, np.int64).reshape(count, count, 5).transpose(2, 0, 1)))
-
-
-def _clear_diagonals(layers: Matrix) -> Matrix:
-    """A contiguous copy in which no node has a way to itself."""
-    copy = np.array(layers, order="C")
-    diagonal = np.arange(copy.shape[1])
-    copy[:, diagonal, diagonal] = 0
-    return copy
+    layers = np.array(cells, np.int64).reshape(count, count, 5).transpose(2, 0, 1)
+    rtt, rtt_high, rate, rate_high, inflight = (np.ascontiguousarray(layer) for layer in layers)
+    never = np.full((count, count), -1, np.int64)  # so the quantile is the mean and one deviation, as given
+    return LinkMatrix(LinkState(rtt, rtt_high - rtt, rate, rate_high - rate, inflight, never, 0, 1, 1))
 
 
 @final
@@ -161,18 +164,16 @@ class LinkTable:
 
     def matrix(self, now_us: int) -> LinkMatrix:
         """All links as they are believed to be at `now_us`."""
-        model = self.model
-        age_us = np.where(self.measured_us < 0, 0, np.clip(now_us - self.measured_us, 0, model.stale_us))
-
-        def high(mean: Matrix, deviation: Matrix) -> Matrix:
-            total: Matrix = mean + model.deviations * deviation + mean * age_us // (2 * model.stale_us)
-            return total
-
-        layers = (
-            self.rtt_us,
-            high(self.rtt_us, self.rtt_deviation_us),
-            self.ps_per_byte,
-            high(self.ps_per_byte, self.rate_deviation_ps),
-            self.inflight_bytes,
+        return LinkMatrix(
+            LinkState(
+                self.rtt_us,
+                self.rtt_deviation_us,
+                self.ps_per_byte,
+                self.rate_deviation_ps,
+                self.inflight_bytes,
+                self.measured_us,
+                now_us,
+                self.model.deviations,
+                self.model.stale_us,
+            )
         )
-        return LinkMatrix(_clear_diagonals(np.stack(layers)))

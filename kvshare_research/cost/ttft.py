@@ -7,34 +7,31 @@ from dataclasses import dataclass
 from typing import final, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvshare_research.core.costing import PrefillCoefficients, decode_ps, up_to_us
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.loads import load_table
 from kvshare_research.core.nouns import PERMILLE, Action, Chain, Piece, QuoteTable, Request
 from kvshare_research.core.ports import Cost, QuoteInput
+from kvshare_research.core.runs import columns_of
 
-from .kernel import (
+from .kernel import ROWS_PER_EXECUTOR, compiled
+from .links import matrix_of
+from .sheet import (
+    ALIVE,
     COLUMNS,
     DEPTH,
-    LINK_ROWS,
     NODE_ROWS,
     PACE_PERMILLE,
-    PS_PER_BYTE_HIGH,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
     QUEUED_WORK_US,
-    READ_PS_PER_BYTE,
-    ROWS_PER_EXECUTOR,
-    RTT_HIGH_US,
+    Given,
+    Ints,
     Job,
-    Sheet,
-    compiled,
+    LinkState,
 )
-from .links import matrix_of
 
-Ints = NDArray[np.int64]
 START_TOKENS = 256  # of a prompt, by which policies without an index tell prompts apart
 
 
@@ -99,9 +96,10 @@ class TtftCost(Cost):
         request, chain = given.request, given.chain
         token_count, block_tokens = request.token_count, chain.block_tokens
         links = self._links(given)
-        node_count = links.shape[1]
+        node_count = len(links.rtt_us)
         cap = min((token_count - 1) // block_tokens, chain.block_count, given.verdict.readable_blocks)
-        alive, nodes = self._nodes(given, node_count, max(0, cap))
+        nodes = self._nodes(given, node_count)
+        alive = nodes[ALIVE]
         executors = np.flatnonzero(alive) if request.executor is None else _pinned(request.executor, alive)
         may = sum(1 << int(action) for action in given.actions)
         if self.single_source:
@@ -116,13 +114,16 @@ class TtftCost(Cost):
             self.sources_max,
             0 if self.no_merge else self.merge_ps_per_byte,
             0 if self.no_bandwidth else self.receiver_ps_per_byte,
+            max(0, cap),
         )
         # A PULL row per holder is written before the best is kept, so the last executor needs room for all of them.
         rows_per_executor = ROWS_PER_EXECUTOR + (node_count if self.every_source else 0)
         row_room = len(executors) * rows_per_executor + node_count
         out = np.empty((len(COLUMNS), row_room), np.int64)
+        runs = columns_of(given.verdict.runs)
+        read = np.array(self.tier_ps_per_byte, np.int64)[runs[1]]
         multi = np.zeros((node_count, self.sources_max * self.sources_max, 3), np.int64)
-        row_count = compiled()(Sheet(out, multi, self.coefficients, job, nodes, links), executors)
+        row_count = compiled()(Given(self.coefficients, job, runs, read, nodes, links), executors, out, multi)
         columns = dict(zip(COLUMNS, out[:, :row_count], strict=True))
         return QuoteTable(
             **columns,
@@ -143,47 +144,44 @@ class TtftCost(Cost):
         steps = max(0, request.output_tokens_max - 1)
         return up_to_us(decode_ps(self.decode_step_ps, self.decode_ps_per_token, steps, request.token_count))
 
-    def _links(self, given: QuoteInput) -> Ints:
-        """The layers that the kernel reads, blinded as configured."""
-        layers = matrix_of(given.links).layers[[0, 1, 3, 4]]
+    def _links(self, given: QuoteInput) -> LinkState:
+        """What the kernel reads of the links, blinded as configured."""
+        state = matrix_of(given.links).state
         if self.no_rtt:
-            layers[RTT_HIGH_US] = 0
+            state = state._replace(sees_rtt=0)
         if self.no_bandwidth:
-            layers[PS_PER_BYTE_HIGH] = 0
-        return layers
+            nothing = np.zeros_like(state.ps_per_byte)
+            state = state._replace(ps_per_byte=nothing, rate_deviation_ps=nothing)
+        return state
 
-    def _nodes(self, given: QuoteInput, node_count: int, cap: int) -> tuple[Ints, Ints]:
-        """Which nodes live, and the rows that the kernel reads; the tier of a holder is that of its longest run."""
+    def _nodes(self, given: QuoteInput, node_count: int) -> Ints:
+        """The rows that the kernel reads; it fills in depths."""
         nodes = np.zeros((NODE_ROWS, node_count), np.int64)
         loads = load_table(given.loads)
-        alive = loads.alive
+        nodes[ALIVE] = loads.alive
         nodes[QUEUED_TOKENS] = loads.queued_tokens
         nodes[QUEUED_REQUESTS] = loads.queued_requests
         nodes[PACE_PERMILLE] = PERMILLE if self.no_pace else loads.pace_permille
         if not self.no_load:
             nodes[QUEUED_WORK_US] = loads.queued_work_us
-        depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]
-        for run in given.verdict.runs:
-            blocks, rate = min(run.block_count, cap), self.tier_ps_per_byte[run.tier]
-            if not alive[run.node] or blocks == 0:
-                continue
-            if blocks > depth[run.node] or (blocks == depth[run.node] and rate < read[run.node]):
-                depth[run.node], read[run.node] = blocks, rate
-        return alive, nodes
+        return nodes
 
 
 def prepare() -> None:
     """The loop behind a quote is compiled (seconds, once per version of its source); no decision waits for it."""
+    one = np.zeros((1, 1), np.int64)
     compiled()(
-        Sheet(
-            np.zeros((len(COLUMNS), 1), np.int64),
-            np.zeros((1, 1, 3), np.int64),
+        Given(
             PrefillCoefficients(0, 0, 0, 0, 0),
-            Job(1, 1, 1, 0, 0, 0, 1, 0, 0),
+            Job(1, 1, 1, 0, 0, 0, 1, 0, 0, 0),
+            np.zeros((3, 0), np.int64),
+            np.zeros(0, np.int64),
             np.zeros((NODE_ROWS, 1), np.int64),
-            np.zeros((LINK_ROWS, 1, 1), np.int64),
+            LinkState(one, one, one, one, one, one, 0, 0, 1),
         ),
         np.zeros(0, np.int64),
+        np.zeros((len(COLUMNS), 1), np.int64),
+        np.zeros((1, 1, 3), np.int64),
     )
 
 

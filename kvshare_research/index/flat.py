@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.nouns import Chain, Match, Run
+from kvshare_research.core.nouns import Chain, Match
 from kvshare_research.core.ports import Index, IndexStore
+from kvshare_research.core.runs import RunTable
 
 if TYPE_CHECKING:
     from .plain import PlainStore
@@ -113,8 +114,7 @@ class FlatStore(IndexStore):
         """Longest run from the first block, per (node, tier), sorted; changes nothing."""
         depths = self.match_keys(keys_of(chain.hashes)).reshape(self.tier_count, -1).T
         nodes, tiers = np.nonzero(depths)
-        found = zip(nodes.tolist(), tiers.tolist(), depths[nodes, tiers].tolist(), strict=True)
-        return Match(runs=tuple(map(Run._make, found)))
+        return Match(runs=RunTable(np.array([nodes, tiers, depths[nodes, tiers]], np.int64)))
 
     def rows(self, node: int) -> tuple[tuple[int, bytes, bytes | None, int], ...]:
         """(tier, hash, parent, copies) of a node, sorted by tier and hash."""

@@ -21,7 +21,7 @@ from kvshare_research.core.costing import fetch_ps, prefill_ps, setup_ps, up_to_
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import NO_NODE, Action, QuoteTable
 from kvshare_research.core.ports import QuoteInput
-from kvshare_research.cost import kernel, ttft
+from kvshare_research.cost import kernel, sheet, ttft
 from kvshare_research.cost.links import matrix_of
 from kvshare_research.cost.ttft import TtftCost
 from kvshare_research.testing.tables import COLUMN_NAMES, quote_input, random_input
@@ -260,11 +260,11 @@ def test_a_changed_formula_is_compiled_anew() -> None:
     if pytest.importorskip("numba").config.DISABLE_JIT:
         pytest.skip("compiling is switched off")
     (cell,) = kernel.compiled().py_func.__closure__  # type: ignore[attr-defined]
-    texts = [Path(module.__file__ or "").read_bytes() for module in (costing, splitting, kernel)]
+    texts = [Path(module.__file__ or "").read_bytes() for module in (costing, splitting, sheet, kernel)]
     assert cell.cell_contents == hashlib.sha256(b"".join(texts)).hexdigest()
     called = {f.__module__ for f in vars(kernel).values() if inspect.isfunction(f)}
     assert {name for name in called if name.startswith("kvshare_research")} <= {
-        module.__name__ for module in (costing, splitting, kernel)
+        module.__name__ for module in (costing, splitting, sheet, kernel)
     }
 
 

@@ -1,0 +1,218 @@
+"""What the loop behind a quote reads and writes, and the price of one way: arrays and ints, so that it can be compiled.
+
+Ordinary Python over the formulas of `core/costing.py`; `kernel.py` compiles it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvshare_research.core.costing import (
+    PrefillCoefficients,
+    overlap_us,
+    prefill_ps,
+    setup_ps,
+    ttft_us,
+    up_to_us,
+)
+
+Ints = NDArray[np.int64]
+Amount = TypeVar("Amount", int, Ints)
+
+COLUMNS = [
+    "action",
+    "executor",
+    "source",
+    "resident_blocks",
+    "pulled_blocks",
+    "front_blocks",
+    "route_us",
+    "queue_us",
+    "fetch_us",
+    "prefill_us",
+    "overlap_us",
+    "merge_us",
+    "ttft_us",
+    "uncached_tokens",
+    "queued_tokens",
+    "queued_requests",
+    "rtt_us",
+    "transfer_bytes",
+]
+
+# Rows of `nodes`: arrays and not records, since few arguments compile and call quickest.
+NODE_ROWS = 10
+ALIVE, QUEUED_WORK_US, QUEUED_TOKENS, QUEUED_REQUESTS, PACE_PERMILLE = range(5)  # as given
+DEPTH, READ_PS_PER_BYTE, SUFFIX_US, ROUTE_US, RTT_US = range(5, NODE_ROWS)
+SETUP_PS, BLOCK_PS = range(2)
+
+
+class LinkState(NamedTuple):
+    """All directed links: int64 [source, reader] each, and how they are weighed at `now_us`."""
+
+    rtt_us: Ints
+    rtt_deviation_us: Ints
+    ps_per_byte: Ints
+    rate_deviation_ps: Ints
+    inflight_bytes: Ints
+    measured_us: Ints  # -1: never
+    now_us: int
+    deviations: int
+    stale_us: int
+    sees_rtt: int = 1  # 0: round trips are priced as nothing
+
+
+class Job(NamedTuple):
+    """The numbers of one request and of the policy, all ints."""
+
+    token_count: int
+    block_tokens: int
+    block_bytes: int
+    ingress: int
+    actions: int  # bit a is set when action a may be quoted
+    every_source: int
+    sources_max: int
+    merge_ps_per_byte: int
+    receiver_ps_per_byte: int
+    cap_blocks: int  # what may be reused at all
+
+
+class Given(NamedTuple):
+    """All that a quote is worked out from."""
+
+    coefficients: PrefillCoefficients
+    job: Job
+    runs: Ints  # [node, tier, block_count][run]
+    read_ps_per_byte: Ints  # of the tier of each run
+    nodes: Ints  # [NODE_ROWS, node]: loads as given; `seat` fills in the rest
+    links: LinkState
+
+
+class Sheet(NamedTuple):
+    """What a row is made from, and where it goes: `out` in the order of `COLUMNS`, `pieces` of MULTI_PULL rows.
+
+    Few arrays: each costs whenever a sheet is handed on.
+    """
+
+    out: Ints  # [column, row]
+    pieces: Ints  # [executor, piece, (source, start, end)]; an empty piece is none
+    nodes: Ints  # [NODE_ROWS, node]; the depth of a node that may not serve as a source is 0
+    fetch: Ints  # [SETUP_PS or BLOCK_PS, executor, source], where the source has more than the executor
+    coefficients: PrefillCoefficients  # of the executor at hand
+    job: Job
+
+
+def believed(mean: Amount, deviation: Amount, deviations: int, age_us: Amount, stale_us: int) -> Amount:
+    """The upper quantile of a link: its mean, its spread, and up to half of the mean for silence (age <= stale)."""
+    return mean + deviations * deviation + mean * age_us // (2 * stale_us)
+
+
+def age_us(links: LinkState, source: int, reader: int) -> int:
+    """How long ago the link was last measured, at most `stale_us`; 0 for one never measured."""
+    measured_us = int(links.measured_us[source, reader])
+    return 0 if measured_us < 0 else min(max(links.now_us - measured_us, 0), links.stale_us)
+
+
+def rtt_high_us(links: LinkState, source: int, reader: int) -> int:
+    """Upper quantile of the round trip; a node has none to itself."""
+    if source == reader or links.sees_rtt == 0:
+        return 0
+    mean, deviation = int(links.rtt_us[source, reader]), int(links.rtt_deviation_us[source, reader])
+    return believed(mean, deviation, links.deviations, age_us(links, source, reader), links.stale_us)
+
+
+def rate_high_ps(links: LinkState, source: int, reader: int) -> int:
+    """Upper quantile of the time per byte, between two nodes."""
+    mean, deviation = int(links.ps_per_byte[source, reader]), int(links.rate_deviation_ps[source, reader])
+    return believed(mean, deviation, links.deviations, age_us(links, source, reader), links.stale_us)
+
+
+def seat(given: Given, fetch: Ints) -> None:
+    """`nodes` has depths (of the longest run, in the quickest tier of equals) and round trips; `fetch`
+    has what every holder would take per block, and before the first."""
+    job, nodes, links = given.job, given.nodes, given.links
+    depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]
+    for i in range(given.runs.shape[1]):
+        node, blocks, rate = given.runs[0, i], min(given.runs[2, i], job.cap_blocks), given.read_ps_per_byte[i]
+        if nodes[ALIVE, node] and (blocks > depth[node] or (blocks == depth[node] > 0 and rate < read[node])):
+            depth[node], read[node] = blocks, rate
+    for node in range(len(depth)):
+        nodes[ROUTE_US, node] = rtt_high_us(links, job.ingress, node)
+        nodes[RTT_US, node] = 0 if node == job.ingress else links.rtt_us[job.ingress, node]
+        for reader in range(len(depth) if depth[node] > 0 else 0):
+            if depth[node] > depth[reader] and nodes[ALIVE, reader]:
+                rate = rate_high_ps(links, node, reader)
+                rtt_us, ahead_bytes = rtt_high_us(links, node, reader), links.inflight_bytes[node, reader]
+                fetch[SETUP_PS, reader, node] = setup_ps(rtt_us, ahead_bytes, rate)
+                fetch[BLOCK_PS, reader, node] = block_ps(job, rate + read[node])
+
+
+def put_suffixes(sheet: Sheet) -> None:
+    """`nodes` has what is left to compute after all that each node holds, at the pace of the sheet."""
+    job, nodes = sheet.job, sheet.nodes
+    for node in range(nodes.shape[1]):
+        cached = nodes[DEPTH, node] * job.block_tokens
+        nodes[SUFFIX_US, node] = up_to_us(prefill_ps(sheet.coefficients, job.token_count - cached, cached))
+
+
+def block_ps(job: Job, sent_ps_per_byte: int) -> int:
+    """Time of one block, read and sent or taken in, whichever is slower; at least 1."""
+    per_block: int = max(1, job.block_bytes * max(sent_ps_per_byte, job.receiver_ps_per_byte))
+    return per_block
+
+
+def merging_us(sheet: Sheet, executor: int, resident: int, pulled: int) -> int:
+    """Time to put pulled blocks where attention reads them, and to read resident ones from their tier."""
+    job = sheet.job
+    read = resident * job.block_bytes * sheet.nodes[READ_PS_PER_BYTE, executor]
+    return up_to_us(pulled * job.block_bytes * job.merge_ps_per_byte + read)
+
+
+def pull_us(sheet: Sheet, executor: int, source: int, resident: int, fetched_ps: int) -> int:
+    """TTFT of pulling all that `source` has beyond `resident`: what `put_row` writes, without writing it."""
+    nodes = sheet.nodes
+    merge_us = merging_us(sheet, executor, resident, nodes[DEPTH, source] - resident)
+    route_us, queue_us = nodes[ROUTE_US, executor], nodes[QUEUED_WORK_US, executor]
+    return ttft_us(route_us, queue_us, up_to_us(fetched_ps), 0, nodes[SUFFIX_US, source], merge_us)
+
+
+def put_row(
+    sheet: Sheet,
+    row: int,
+    action: int,
+    executor: int,
+    source: int,
+    resident: int,
+    front: int,
+    pulled: int,
+    fetched_ps: int,
+) -> None:
+    """Row `row` is written."""
+    job, nodes, out = sheet.job, sheet.nodes, sheet.out
+    cached = (resident + front + pulled) * job.block_tokens
+    front_us = up_to_us(prefill_ps(sheet.coefficients, front * job.block_tokens, resident * job.block_tokens))
+    suffix_us = up_to_us(prefill_ps(sheet.coefficients, job.token_count - cached, cached))
+    fetched_us = up_to_us(fetched_ps)
+    merge_us = merging_us(sheet, executor, resident, pulled)
+    route_us, queue_us = nodes[ROUTE_US, executor], nodes[QUEUED_WORK_US, executor]
+    out[0, row] = action
+    out[1, row] = executor
+    out[2, row] = source
+    out[3, row] = resident
+    out[4, row] = pulled
+    out[5, row] = front
+    out[6, row] = route_us
+    out[7, row] = queue_us
+    out[8, row] = fetched_us
+    out[9, row] = front_us + suffix_us
+    out[10, row] = overlap_us(queue_us, fetched_us, front_us)
+    out[11, row] = merge_us
+    out[12, row] = ttft_us(route_us, queue_us, fetched_us, front_us, suffix_us, merge_us)
+    out[13, row] = job.token_count - (resident + pulled) * job.block_tokens
+    out[14, row] = nodes[QUEUED_TOKENS, executor]
+    out[15, row] = nodes[QUEUED_REQUESTS, executor]
+    out[16, row] = nodes[RTT_US, executor]
+    out[17, row] = pulled * job.block_bytes
