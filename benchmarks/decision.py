@@ -36,6 +36,7 @@ from .index import spent_s, summary
 from .index_contenders import DynamoSelection
 
 STAGES = ("hash", "lookup", "judge", "quote", "select")
+ACTIONS = frozenset(Action)
 NOW_US = 1_000  # since the nodes got work and the links were measured
 CONF = Path(__file__).parents[1] / "conf"
 
@@ -101,7 +102,7 @@ class Decision:
                 verdict=verdict,
                 loads=self.loads.at(NOW_US, None),
                 links=self.links.matrix(NOW_US),
-                actions=frozenset(Action),
+                actions=ACTIONS,
                 block_bytes=1 << 20,
                 draw=1,
             )

@@ -71,9 +71,9 @@ def tokens_of(blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 def keys_of_blocks(blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
     """The chain hashes of a prompt, as the package makes them."""
-    digests = np.empty((len(blocks), 8), np.uint32)
-    chain(KEY, np.zeros(8, np.uint32), tokens_of(blocks), BLOCK_TOKENS, digests)
-    return np.ascontiguousarray(digests.view(np.uint64)[:, :2])
+    hashes, marks = np.empty((len(blocks), 4), np.uint32), np.empty((len(blocks), 2), np.uint32)
+    chain(KEY, np.zeros(8, np.uint32), tokens_of(blocks), BLOCK_TOKENS, hashes, marks)
+    return hashes.view(np.uint64)
 
 
 def _prompts(rng: np.random.Generator, block_count: int) -> tuple[list[NDArray[np.int64]], int]:

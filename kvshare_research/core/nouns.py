@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HASH_BYTES = 16  # a block hash is a keyed 128-bit digest; never less across tenants
-MARK_BYTES = 8  # of a second digest under another key: blocks with one hash and two marks are a collision
+MARK_BYTES = 8  # of the same digest as the hash, beyond it: blocks with one hash and two marks are a collision
 TOKEN_NAME_BYTES = 4  # the name of a token only ever feeds an estimate
 
 
@@ -75,7 +75,7 @@ class Chain:
 
     `hashes` is `HASH_BYTES` per *full* block, concatenated. `scope_ends` lists (scope id, first block after
     the run of blocks with this scope), covering all blocks; a block over two segments has the tighter scope.
-    `marks` is `MARK_BYTES` per block, of the same tokens by another key: a block is only ever used where both agree.
+    `marks` is `MARK_BYTES` per block, of the same digest: a block is only ever used where both agree.
     What only some indexes read (`ports.Reads`) is empty otherwise: `unit_ends`, the blocks after which a segment or
     sentence has ended, but for what is less than a block of it; `token_names`, `TOKEN_NAME_BYTES` per token, each of
     the prompt up to that token, by the key of its block.

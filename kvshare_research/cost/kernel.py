@@ -11,6 +11,7 @@ import importlib.util
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,7 +54,7 @@ ROWS_PER_EXECUTOR = 6  # RECOMPUTE, RESIDENT or ROUTE, PULL from the best and fr
 # Plain ints for compiled code, which knows no enumeration.
 RECOMPUTE, RESIDENT, ROUTE = int(Action.RECOMPUTE), int(Action.RESIDENT), int(Action.ROUTE)
 PULL, MULTI_PULL, SPLIT = int(Action.PULL), int(Action.MULTI_PULL), int(Action.SPLIT)
-SOURCE, FETCHED_PS, TTFT_US = range(3)  # rows of `pulls`: every holder of more than an executor has, by node
+SOURCE, FETCHED_PS, TTFT_US = range(3)
 
 
 def may(sheet: Sheet, action: int) -> bool:
@@ -95,24 +96,45 @@ def deal(sheet: Sheet, sources: Ints, able: Ints, counts: Ints, resident: int, t
                 piece += 1
 
 
-def put_multi(sheet: Sheet, row: int, executor: int, resident: int, pulls: Ints, ranked: Ints) -> int:
+class Room(NamedTuple):
+    """Scratch for one executor, kept for the next."""
+
+    pulls: Ints  # [SOURCE, FETCHED_PS or TTFT_US, holder of more than the executor has, by node]
+    ranked: Ints
+    sources: Ints
+    able: Ints
+    counts: Ints
+    pieces: Ints
+
+
+def room_for(sheet: Sheet) -> Room:
+    """Enough for every executor."""
+    node_count, most = sheet.nodes.shape[1], sheet.job.sources_max
+    return Room(
+        np.empty((3, node_count), np.int64),
+        np.empty(most, np.int64),
+        np.empty((4, most), np.int64),
+        np.empty((3, most), np.int64),
+        np.empty(most, np.int64),
+        np.empty(sheet.pieces.shape[1:], np.int64),
+    )
+
+
+def put_multi(sheet: Sheet, row: int, executor: int, resident: int, pulls: Ints, ranked: Ints, room: Room) -> int:
     """Row `row` is the best MULTI_PULL of `executor` from two or more sources; returns 1, or 0 if there is none.
 
     The sources are `ranked` among `pulls`. Every depth that one of them reaches is tried as
     the end of the pulled part, the deepest first, unless what is left to compute alone takes longer than the best.
     """
-    job, room = sheet.job, len(ranked)
-    sources = np.empty((4, room), np.int64)
-    able = np.empty((3, room), np.int64)
-    counts = np.empty(room, np.int64)
+    job, count = sheet.job, len(ranked)
+    sources, able, counts, pieces = room.sources[:, :count], room.able[:, :count], room.counts[:count], room.pieces
     target = 0
-    for i in range(room):
+    for i in range(count):
         source = pulls[SOURCE, ranked[i]]
         sources[0, i] = source
         sources[1, i] = sheet.fetch[SETUP_PS, executor, source]
         sources[2, i] = sheet.fetch[BLOCK_PS, executor, source]
         target = max(target, sheet.nodes[DEPTH, source])
-    pieces = np.empty_like(sheet.pieces[executor])
     best_ps = -1
     best_target = 0
     best_fetched_ps = 0
@@ -130,7 +152,7 @@ def put_multi(sheet: Sheet, row: int, executor: int, resident: int, pulls: Ints,
                 best_fetched_ps = fetched_ps
                 sheet.pieces[executor] = pieces
         below = 0
-        for i in range(room):
+        for i in range(count):
             depth = sheet.nodes[DEPTH, sources[0, i]]
             if below < depth < target:
                 below = depth
@@ -206,13 +228,12 @@ def deepest_of(sheet: Sheet, pulls: Ints, best: int) -> int:
     return deepest
 
 
-def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room: Ints) -> int:
+def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room: Room) -> int:
     """From row `row` on, every allowed way that moves bytes to `executor`; returns how many rows."""
-    pull_count = quote_pulls(sheet, executor, resident, room)
+    pull_count = quote_pulls(sheet, executor, resident, room.pulls)
     if pull_count == 0:
         return 0
-    pulls = room[:, :pull_count]
-    ranked = np.empty(min(sheet.job.sources_max, pull_count), np.int64)
+    pulls, ranked = room.pulls[:, :pull_count], room.ranked[:pull_count]
     rank(pulls[TTFT_US], ranked)
     best = ranked[0]
     first = row
@@ -225,7 +246,7 @@ def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room
                 put_row(sheet, row, PULL, executor, source, resident, 0, pulled, pulls[FETCHED_PS, i])
                 row += 1
     if may(sheet, MULTI_PULL) and len(ranked) > 1:
-        row += put_multi(sheet, row, executor, resident, pulls, ranked)
+        row += put_multi(sheet, row, executor, resident, pulls, ranked, room)
     if may(sheet, SPLIT):
         row += put_split(sheet, row, executor, pulls[SOURCE, best], resident)
     return row - first
@@ -238,7 +259,7 @@ def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints) -> int:
     seat(given, fetch)
     sheet = Sheet(out, pieces, given.nodes, fetch, given.coefficients, given.job)
     fetching = may(sheet, PULL) or may(sheet, MULTI_PULL) or may(sheet, SPLIT)
-    room = np.empty((3, node_count), np.int64)
+    room = room_for(sheet)
     row = 0
     pace_permille = -1
     for executor in executors:
@@ -269,7 +290,7 @@ def compiled() -> Callable[[Given, Ints, Ints, Ints], int]:
     formulas = (paced, prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us)
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
     prices = (believed, age_us, rtt_high_us, rate_high_ps, seat, put_suffixes, block_ps, merging_us, pull_us, put_row)
-    here = (may, deal, dealt_ps, rank, put_multi, put_split, quote_pulls, deepest_of, put_ways_to_fetch)
+    here = (may, room_for, deal, dealt_ps, rank, put_multi, put_split, quote_pulls, deepest_of, put_ways_to_fetch)
     for function in (*formulas, *splits, *prices, *here, fill_rows):
         register_jitable(error_model="numpy", forceinline=True)(function)
     files = (costing.__file__, splitting.__file__, sheets.__file__, __file__)

@@ -131,7 +131,7 @@ class TtftCost(Cost):
             token_count=token_count,
             block_tokens=block_tokens,
             readable_blocks=given.verdict.readable_blocks,
-            best_blocks=int(nodes[DEPTH].max(initial=0)),
+            best_blocks=int(nodes[DEPTH].max()) if node_count else 0,
             draw=given.draw,
             ingress=request.ingress,
             session=request.session_id or request.user_id or request.tenant_id,

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.nouns import HASH_BYTES, MARK_BYTES, TOKEN_NAME_BYTES, Chain, Segment
+from kvshare_research.core.nouns import HASH_BYTES, TOKEN_NAME_BYTES, Chain, Segment
 from kvshare_research.core.rights import GROUP, PUBLIC, SESSION, TENANT, USER, Scope, tightens
-from kvshare_research.index.hashing import DIGEST_BYTES, ROOT_PARENT, chain_digests
+from kvshare_research.index.hashing import ROOT_PARENT, Digests, chain_digests
 
 from .detail import Detail
 from .keys import KeyRing
@@ -144,26 +144,21 @@ def chain(
         if not tightens(before, after):
             raise ConfigError(f"a segment of scope {after} may not follow {before}: scopes only tighten")
     ends = block_scopes(counts, scope_ids, space.block_tokens)
-    digests = _digests(tokens, ends, directory, ring, space)
+    runs = _digests(tokens, ends, directory, ring, space)
+    hashes, marks = b"".join(run.hashes for run in runs), b"".join(run.marks for run in runs)
     token_names = b""
     if detail.reads == "tokens" and scope_ids:
         tail = (scope_ids[-1], -(-len(tokens) // space.block_tokens))  # which is no block but has tokens
-        token_names = _token_names(tokens, digests, (*ends, tail), directory, ring, space)
+        token_names = _token_names(tokens, hashes, (*ends, tail), directory, ring, space)
     unit_ends = detail.unit_ends(tokens, counts, space.block_tokens)
     return Chain(
-        hashes=_parts(digests, 0, HASH_BYTES), scope_ends=ends, block_tokens=space.block_tokens,
-        marks=_parts(digests, HASH_BYTES, MARK_BYTES), unit_ends=unit_ends, token_names=token_names,
+        hashes=hashes, scope_ends=ends, block_tokens=space.block_tokens, marks=marks, unit_ends=unit_ends,
+        token_names=token_names,
     )  # fmt: skip
 
 
-def _parts(digests: bytes, start: int, size: int) -> bytes:
-    """Bytes [start, start + size) of every digest; `size` divides both `start` and the digest's."""
-    cells = np.frombuffer(digests, f"V{size}").reshape(-1, DIGEST_BYTES // size)
-    return cells[:, start // size].tobytes()
-
-
 def _token_names(
-    tokens: NDArray[np.uint32], digests: bytes, ends: Sequence[tuple[int, int]], directory: Directory, ring: KeyRing,
+    tokens: NDArray[np.uint32], hashes: bytes, ends: Sequence[tuple[int, int]], directory: Directory, ring: KeyRing,
     space: ModelSpace,
 ) -> bytes:  # fmt: skip
     """`Chain.token_names`: each chained from the block before its own, under a key of that block's namespace."""
@@ -172,21 +167,22 @@ def _token_names(
         namespace = Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
         key = ring.key(_TOKEN + namespace.encode())
         for i in range(first, end):
-            parent = digests[(i - 1) * DIGEST_BYTES : i * DIGEST_BYTES] if i else ROOT_PARENT
+            parent = hashes[(i - 1) * HASH_BYTES : i * HASH_BYTES] if i else b""
             block = tokens[i * space.block_tokens : (i + 1) * space.block_tokens]
-            names.append(chain_digests(key, parent, block, 1))
+            names.append(chain_digests(key, parent.ljust(len(ROOT_PARENT), b"\0"), block, 1).hashes)
         first = end
-    return _parts(b"".join(names), 0, TOKEN_NAME_BYTES)
+    return np.frombuffer(b"".join(names), np.uint8).reshape(-1, HASH_BYTES)[:, :TOKEN_NAME_BYTES].tobytes()
 
 
 def _digests(
     tokens: NDArray[np.uint32], ends: Sequence[tuple[int, int]], directory: Directory, ring: KeyRing, space: ModelSpace
-) -> bytes:
-    """`DIGEST_BYTES` per full block, chained, each under the key of its namespace."""
-    out, parent, first = b"", ROOT_PARENT, 0
+) -> list[Digests]:
+    """Those of each run of full blocks of one scope, chained, each under the key of its namespace."""
+    runs: list[Digests] = []
+    parent, first = ROOT_PARENT, 0
     for scope_id, end in ends:
         namespace = Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
         run = tokens[first * space.block_tokens : end * space.block_tokens]
-        out += chain_digests(ring.key(namespace.encode()), parent, run, space.block_tokens)
-        parent, first = out[-DIGEST_BYTES:], end
-    return out
+        runs.append(chain_digests(ring.key(namespace.encode()), parent, run, space.block_tokens))
+        parent, first = runs[-1].last, end
+    return runs

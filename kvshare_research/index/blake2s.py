@@ -140,9 +140,10 @@ def _ends(states: Any, parent: Any, total_bytes: Any, blocks: Any, parents: Any)
             parent[i, 0] = state[i, 0]
 
 
-@jit((_words, _words, _words, nb.int64, nb.uint32[:, ::1]))
-def chain(key: Any, parent: Any, tokens: Any, block_tokens: Any, digests: Any) -> None:
-    """digests[i] is the digest of block i: key, parent and one row per full block are of 8 words."""
+@jit((_words, nb.uint32[::1], _words, nb.int64, nb.uint32[:, ::1], nb.uint32[:, ::1]))
+def chain(key: Any, digest: Any, tokens: Any, block_tokens: Any, hashes: Any, marks: Any) -> None:
+    """Row i of `hashes` and of `marks` are the first 4 and the next 2 words of the digest of block i; `digest` is the
+    whole one before the first block, then of the last."""
     parts = (block_tokens + _WORDS - 1) // _WORDS
     total_bytes = np.empty(SPAN_BLOCKS, np.int64)  # hashed by the end of each block of a span: key, blocks, parent
     for j in range(SPAN_BLOCKS):
@@ -151,13 +152,13 @@ def chain(key: Any, parent: Any, tokens: Any, block_tokens: Any, digests: Any) -
     above[:8, 0], keyed[:, 0] = key, _START
     _compress(keyed, above, np.uint32(_PART_BYTES), np.uint32(0), keyed)  # the key opens every message: done once
     above[:] = 0
-    above[:_DIGEST_WORDS, 0] = parent
+    above[:_DIGEST_WORDS, 0] = digest
     words, parents = np.zeros((_WORDS, LANES), np.uint32), np.zeros((_WORDS, LANES), np.uint32)
     start, states = np.empty((8, LANES), np.uint32), np.empty((SPAN_BLOCKS, 8, LANES), np.uint32)
     for i in range(8):
         start[i] = keyed[i, 0]
-    for first in range(0, len(digests), SPAN_BLOCKS * LANES):
-        blocks = min(SPAN_BLOCKS * LANES, len(digests) - first)
+    for first in range(0, len(hashes), SPAN_BLOCKS * LANES):
+        blocks = min(SPAN_BLOCKS * LANES, len(hashes) - first)
         lanes, steps = (blocks + SPAN_BLOCKS - 1) // SPAN_BLOCKS, min(SPAN_BLOCKS, blocks)
         state = start
         for j in range(steps):
@@ -170,5 +171,8 @@ def chain(key: Any, parent: Any, tokens: Any, block_tokens: Any, digests: Any) -
         for j in range(steps):
             _compress_lanes(states[j], parents, np.uint32(total_bytes[j]), np.uint32(0xFFFFFFFF), states[j])
             for lane in range((blocks - j + SPAN_BLOCKS - 1) // SPAN_BLOCKS):
-                for i in range(_DIGEST_WORDS):
-                    digests[first + lane * SPAN_BLOCKS + j, i] = states[j, i, lane]
+                block = first + lane * SPAN_BLOCKS + j
+                for i in range(4):
+                    hashes[block, i] = states[j, i, lane]
+                marks[block, 0], marks[block, 1] = states[j, 4, lane], states[j, 5, lane]
+    digest[:] = above[:_DIGEST_WORDS, 0]

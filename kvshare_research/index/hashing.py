@@ -21,9 +21,12 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kvshare_research.core.nouns import HASH_BYTES, MARK_BYTES
 
 KEY_BYTES = 32
 DIGEST_BYTES = 32
@@ -32,8 +35,16 @@ SPAN_BLOCKS = 16  # part of what a hash means: another value gives other hashes
 _COMPRESSION_BYTES = 64
 
 
-def chain_digests(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_tokens: int) -> bytes:
-    """`DIGEST_BYTES` per full block of `tokens`, first block first, chained from `parent`; a partial tail is ignored.
+class Digests(NamedTuple):
+    """`HASH_BYTES` and `MARK_BYTES` of the digest of each block, first block first, and the whole of the last one."""
+
+    hashes: bytes
+    marks: bytes
+    last: bytes
+
+
+def chain_digests(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_tokens: int) -> Digests:
+    """Of every full block of `tokens`, chained from `parent`; a partial tail is ignored.
 
     Continuing from the last digest of one call gives what a single call over both stretches gives, at equal key, if
     cut at the end of a span. One key goes with one block size. Raises ValueError on a key, parent or block size that
@@ -51,16 +62,17 @@ def chain_digests(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_t
     return _chain_hashlib(key, parent, tokens.astype("<u4", copy=False).tobytes(), 4 * block_tokens)
 
 
-def _chain_compiled(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_tokens: int) -> bytes:
+def _chain_compiled(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_tokens: int) -> Digests:
     from .blake2s import chain
 
-    digests = np.empty((len(tokens) // block_tokens, DIGEST_BYTES // 4), np.uint32)
-    words = np.frombuffer(key, np.uint32), np.frombuffer(parent, np.uint32)
-    chain(*words, np.ascontiguousarray(tokens), block_tokens, digests)
-    return digests.tobytes()
+    count = len(tokens) // block_tokens
+    hashes, marks = np.empty((count, HASH_BYTES // 4), np.uint32), np.empty((count, MARK_BYTES // 4), np.uint32)
+    last = np.frombuffer(parent, np.uint32).copy()
+    chain(np.frombuffer(key, np.uint32), last, np.ascontiguousarray(tokens), block_tokens, hashes, marks)
+    return Digests(hashes.tobytes(), marks.tobytes(), last.tobytes())
 
 
-def _chain_hashlib(key: bytes, parent: bytes, data: bytes, block_bytes: int) -> bytes:
+def _chain_hashlib(key: bytes, parent: bytes, data: bytes, block_bytes: int) -> Digests:
     """The readable form, and the one the kernel is compared with."""
     zeros = bytes(-block_bytes % _COMPRESSION_BYTES)
     digests: list[bytes] = []
@@ -73,4 +85,6 @@ def _chain_hashlib(key: bytes, parent: bytes, data: bytes, block_bytes: int) -> 
         block = span.copy()
         block.update(parent)
         digests.append(block.digest())
-    return b"".join(digests)
+    hashes = b"".join(digest[:HASH_BYTES] for digest in digests)
+    marks = b"".join(digest[HASH_BYTES : HASH_BYTES + MARK_BYTES] for digest in digests)
+    return Digests(hashes, marks, digests[-1] if digests else parent)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-
 from kvshare_research.core.nouns import QuoteTable
 from kvshare_research.core.ports import Selector
 
-from .rows import cheapest_of
+from .rows import cheapest
 
 
 @final
@@ -24,4 +22,4 @@ class Cheapest(Selector):
 
     def select(self, table: QuoteTable) -> int:
         """The best row under `core.costing.better`."""
-        return cheapest_of(table, np.arange(len(table)))
+        return cheapest(table)

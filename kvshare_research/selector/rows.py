@@ -43,7 +43,17 @@ def least(rows: Rows, *keys: Column | NDArray[np.float64]) -> int:
 def cheapest_of(table: QuoteTable, rows: Rows) -> int:
     """The row, among `rows` (at least one), that `core.costing.better` prefers over all others."""
     times = table.ttft_us[rows]
-    tied = rows[times == times.min()].tolist()
+    return _preferred(table, rows[times == times.min()].tolist())
+
+
+def cheapest(table: QuoteTable) -> int:
+    """The row that `core.costing.better` prefers over all others."""
+    times = table.ttft_us
+    return _preferred(table, np.flatnonzero(times == times.min()).tolist())
+
+
+def _preferred(table: QuoteTable, tied: list[int]) -> int:
+    """The row of `tied`, which are quoted the same time, that `better` prefers."""
     best_row = tied[0]
     best = _choice(table, best_row)
     for row in tied[1:]:
