@@ -1,9 +1,9 @@
-"""The whole decision of one request on 64 nodes (hash, lookup, judge, quote, select), beside NVIDIA Dynamo's.
+"""The whole decision of one request on 64 nodes (hash, lookup, judge, quote, select), beside NVIDIA Dynamo's two.
 
     python -m benchmarks.decision blocks=200000 nodes=64
 
-Ours starts from the tokens as an array and uses the package's own functions in the router's order. The peer starts
-from a list of token ids, as its binding wants it, and also keeps load and queues.
+Ours starts from the tokens as an array and uses the package's own functions in the router's order, loads and links
+included; `from a list` starts from a list of ints, as the peers' bindings want it. The peers also keep load and queues.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +35,9 @@ from kvshare_research.guard.namespace import ModelSpace, chain
 from . import index_state
 from .index import spent_s, summary
 from .index_contenders import DynamoSelection
+from .kvrouter import KvRouterPeer
 
+FROM_LIST = "ours, from a list"
 STAGES = ("hash", "lookup", "judge", "quote", "select")
 ACTIONS = frozenset(Action)
 NOW_US = 1_000  # since the nodes got work and the links were measured
@@ -113,35 +116,50 @@ class Decision:
         return [(b - a) / 1000 for a, b in pairwise(marks)]
 
 
-def peer_of(state: index_state.State) -> DynamoSelection | None:
+@contextmanager
+def peers_of(state: index_state.State, wanted: bool) -> Iterator[list[Any]]:
+    """Those that can be imported, filled, and ended afterwards."""
+    found: list[Any] = []
     try:
-        peer = DynamoSelection(state)
+        if wanted:
+            selection = DynamoSelection(state)
+            spent_s(selection, selection.store, selection.events(state, state.stored, False))
+            found.append(selection)
+            router = KvRouterPeer(state)
+            found.append(router)
+            router.fill(state)
+        yield found
     except ImportError as missing:
-        print(f"peer left out: {missing}", file=sys.stderr)
-        return None
-    spent_s(peer, peer.store, peer.events(state, state.stored, False))
-    return peer
+        print(f"peers left out: {missing}", file=sys.stderr)
+        yield found
+    finally:
+        for peer in found:
+            if isinstance(peer, KvRouterPeer):
+                peer.close()
 
 
 def measured(given: Settings) -> dict[str, Any]:
     state = index_state.made(given.blocks, given.nodes, list(given.lengths), given.queries, given.seed)
     ours = Decision(state)
-    peer = peer_of(state) if given.peer else None
-    rows: dict[str, dict[int, Any]] = {"ours": {}, "stages": {}, DynamoSelection.name: {}}
-    for length, queries in state.queries.items():
-        tokens = [q.tokens for q in queries]
-        asked = [peer.query(q) for q in queries] if peer else []
-        stages: list[list[list[float]]] = []
-        others: list[list[float]] = []
-        for _ in range(given.rounds + 1):  # the first warms everybody
-            stages.append([ours.stages_us(t) for t in tokens])
-            others.append([timed(peer.lookup, a) for a in asked] if peer else [])
-        rows["ours"][length] = summary([[sum(q) for q in r] for r in stages[1:]])
-        medians = np.median(np.array(stages[1:]), axis=(0, 1))
-        rows["stages"][length] = dict(zip(STAGES, medians.tolist(), strict=True))
-        if peer:
-            rows[DynamoSelection.name][length] = summary(others[1:])
-    return {"settings": asdict(given), "us": rows}
+    with peers_of(state, given.peer) as peers:
+        rows: dict[str, dict[int, Any]] = {name: {} for name in ("ours", FROM_LIST, *(p.name for p in peers))}
+        parts: dict[int, Any] = {}
+        for length, queries in state.queries.items():
+            tokens = [q.tokens for q in queries]
+            lists = [q.tokens.tolist() for q in queries]
+            asked = {peer.name: [peer.query(q) for q in queries] for peer in peers}
+            stages: list[list[list[float]]] = []
+            others: dict[str, list[list[float]]] = {name: [] for name in rows if name != "ours"}
+            for _ in range(given.rounds + 1):  # the first warms everybody
+                stages.append([ours.stages_us(t) for t in tokens])
+                others[FROM_LIST].append([timed(lambda t: ours.stages_us(np.array(t, np.uint32)), t) for t in lists])
+                for peer in peers:
+                    others[peer.name].append([timed(peer.lookup, a) for a in asked[peer.name]])
+            rows["ours"][length] = summary([[sum(q) for q in r] for r in stages[1:]])
+            parts[length] = dict(zip(STAGES, np.median(np.array(stages[1:]), axis=(0, 1)).tolist(), strict=True))
+            for name, rounds in others.items():
+                rows[name][length] = summary(rounds[1:])
+    return {"settings": asdict(given), "us": rows, "stages": parts}
 
 
 def timed(call: Callable[[Any], Any], given: Any) -> float:
@@ -154,14 +172,16 @@ def main() -> None:
     given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
     assert isinstance(given, Settings)
     result = measured(given)
-    us = result["us"]
+    us, stages = result["us"], result["stages"]
     print(f"{'decision us, p50 (min..max of rounds) / p99':<44}" + "".join(f"{n:>34}" for n in given.lengths))
-    for name in ("ours", DynamoSelection.name):
+    for name, row in us.items():
         form = "{p50_us:.1f} ({p50_us_min:.1f}..{p50_us_max:.1f}) / {p99_us:.1f}"
-        cells = [form.format(**c) for c in us[name].values()]
-        print(f"{name:<44}" + "".join(f"{c:>34}" for c in cells))
+        print(f"{name:<44}" + "".join(f"{form.format(**c):>34}" for c in row.values()))
+    for name in [n for n in us if n not in ("ours", FROM_LIST)]:
+        ratios = (us[name][n]["p50_us"] / us["ours"][n]["p50_us"] for n in given.lengths)
+        print(f"{'  ' + name + ' / ours':<44}" + "".join(f"{f'{ratio:.1f}x':>34}" for ratio in ratios))
     for stage in STAGES:
-        print(f"{'  ' + stage:<44}" + "".join(f"{us['stages'][n][stage]:>34.1f}" for n in given.lengths))
+        print(f"{'  ' + stage:<44}" + "".join(f"{stages[n][stage]:>34.1f}" for n in given.lengths))
     out = Path(given.out)
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{given.blocks}_blocks_{given.nodes}_nodes.json").write_text(json.dumps(result, indent=1))

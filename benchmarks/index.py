@@ -35,6 +35,7 @@ from .index_contenders import (
     Plain,
     Reference,
 )
+from .index_peers import LmcacheDirectory, SglangTrees, VllmPools
 
 
 @dataclass
@@ -87,7 +88,7 @@ def filled(contender: Contender, state: index_state.State) -> dict[str, Any]:
     size = contender.size_bytes()
     return {
         "store_blocks_per_s": state.copy_count / store_s,
-        "remove_blocks_per_s": sum(e.end - e.start for e in state.removed) / remove_s,
+        "remove_blocks_per_s": sum(e.end - e.start for e in state.removed) / remove_s if removed else None,
         "bytes_per_block": (size if size is not None else grown) / state.block_count,
         "bytes_from": "tables" if size is not None else "resident set",
     }
@@ -130,6 +131,7 @@ def contenders_of(given: Settings, state: index_state.State) -> tuple[list[Conte
     """(those that must be filled, views that share an index with one of them)."""
     makers: dict[str, Callable[[index_state.State], Any]] = {
         "flat": Flat, "plain": Plain, "reference": Reference, "dynamo": DynamoTree, "dynamo_select": DynamoSelection,
+        "vllm": VllmPools, "sglang": SglangTrees, "lmcache": LmcacheDirectory,
     }  # fmt: skip
     unknown = set(given.contenders) - set(makers)
     if unknown:
@@ -198,7 +200,7 @@ def printed(result: dict[str, Any]) -> None:
             print(f"{'  ahead: ' + name:<40}" + "".join(f"{c:>42}" for c in cells))
     print(f"\n{'changes':<32}{'store M blocks/cpu s':>24}{'remove M blocks/cpu s':>24}{'bytes/block':>14}")
     for name, row in result["changes"].items():
-        rates = row["store_blocks_per_s"] / 1e6, row["remove_blocks_per_s"] / 1e6
+        rates = row["store_blocks_per_s"] / 1e6, (row["remove_blocks_per_s"] or float("nan")) / 1e6
         print(f"{name:<32}{rates[0]:>24.2f}{rates[1]:>24.2f}{row['bytes_per_block']:>14.0f}  ({row['bytes_from']})")
 
 
