@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from kvshare_research.build import build
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.judging import judge
-from kvshare_research.core.loads import Loads
+from kvshare_research.core.loads import Loads, Service
 from kvshare_research.core.nouns import Action, Request, Segment
 from kvshare_research.core.ports import Cost, QuoteInput, Selector
 from kvshare_research.cost.links import LinkModel, LinkTable
@@ -71,7 +71,14 @@ class Decision:
         self.selector: Selector = component("selector", "cheapest")
         self.links, self.loads = LinkTable.start(state.node_count, LinkModel()), Loads(state.node_count)
         for node in range(state.node_count):
-            self.loads.sent(node, 1000, node * 1000, 0)
+            ahead = Request(
+                request_id=node, tenant_id=1, segments=(Segment(scope_id=0, token_count=1000),), output_tokens_max=1,
+                ingress=0, arrival_us=0,
+            )  # fmt: skip
+            work = Service(
+                node=node, first_us=node * 1000, rest_us=0, merge_us=0, model_prefill_us=node * 1000, model_decode_us=0
+            )
+            self.loads.sent(ahead, work, 0)
             for other in range(state.node_count):  # measured links: their age counts in every price
                 self.links = self.links.measured(node, other, 0, 1000 + 10 * (node ^ other), 0)
         for e in state.stored:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvshare_research.core.costing import PrefillCoefficients, decode_ps, paced
-from kvshare_research.core.loads import OUTLIER, Pace, Queue
-from kvshare_research.core.nouns import PERMILLE, Action, Outcome, Status
+from kvshare_research.core.loads import OUTLIER, Loads, Pace, Queue, Service
+from kvshare_research.core.nouns import PERMILLE, Action, Outcome, Request, Status
 from kvshare_research.driver.simulator import EngineModel, Simulator
 from tests.core.test_fleet import COST, ask, fleet
 
@@ -105,6 +105,29 @@ def test_an_overrun_does_not_shorten_what_waits_behind_it() -> None:
     assert queue.left_us(9_000) == 0
     queue.ended(7, 9_000)
     assert queue.left_us(9_000) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 99), st.integers(0, 99)), max_size=30))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_what_a_decision_reads_of_the_queues_is_what_they_say(steps: list[tuple[int, int, int, int]]) -> None:
+    loads, now_us = Loads(2), 0
+    for kind, number, first_us, rest_us in steps:
+        node, now_us = number % 2, now_us + 7
+        request = Request(
+            request_id=number, tenant_id=1, segments=(), output_tokens_max=1, ingress=0, arrival_us=0
+        )  # fmt: skip
+        work = Service(
+            node=node, first_us=first_us, rest_us=rest_us, merge_us=0, model_prefill_us=0, model_decode_us=0
+        )  # fmt: skip
+        if kind == 0:
+            loads.sent(request, work, now_us)
+        elif kind == 1:
+            loads.answered(node, number, now_us)
+        else:
+            loads.ended(node, request, now_us)
+        for later_us in (now_us, now_us + 50):
+            said = [queue.left_us(later_us) for queue in loads._queues]
+            assert loads.at(later_us, None).queued_work_us.tolist() == said
 
 
 @given(st.integers(1, 20_000), st.integers(0, 4_000), st.integers(0, 4_000))

@@ -141,7 +141,10 @@ class World:
             for n in range(len(self.workers)):
                 for _ in range(2):
                     pending = [self.workers[n].journal.heartbeat()]
+                    answers = 0
                     while pending:
+                        answers += 1
+                        assert answers < 100, "asks without end"
                         message = pending.pop(0)
                         self.now_us += 1
                         pending.extend(m for ask in replica.receive(message, self.now_us) for m in self.answer(ask))
