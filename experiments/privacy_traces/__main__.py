@@ -1,0 +1,136 @@
+"""Sharing against epsilon on public traces: `python -m experiments.privacy_traces TRACE [requests] [tenants]`.
+
+TRACE is ragpulse or mooncake. Composed: the traces tell no tenants, so each session (for Mooncake each conversation,
+inferred) belongs to one of so many tenants by its name. Nothing is declared public: the part that is the service's
+(system prompt and passages; the first block) is each tenant's own, unless it is disclosed; the rest is the user's.
+Simulated: the shipped hasher, desk, router and workers, three nodes with pools that hold everything, requests in the
+order of the trace and one at a time. There are seven periods; what is voted for in one is shared from the next on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from zlib import crc32
+
+import numpy as np
+
+from experiments.privacy_ttft.__main__ import NODES, fleet
+from kvshare_research.core.directory import Directory
+from kvshare_research.core.nouns import Outcome, Request, Segment
+from kvshare_research.core.ports import Disclosure
+from kvshare_research.core.rights import EVERYBODY, TENANT, USER, Scope
+from kvshare_research.cost.ttft import TtftCost
+from kvshare_research.disclosure.after_k import AfterK
+from kvshare_research.disclosure.dp_batch import DpBatch
+from kvshare_research.disclosure.never import NeverDisclosure
+from kvshare_research.disclosure.noise import SeededNoise
+from kvshare_research.guard.keys import KeyRing, RootSecret
+from kvshare_research.guard.layered import Layered
+from kvshare_research.guard.namespace import ModelSpace
+from kvshare_research.privacy.desk import Desk
+from kvshare_research.privacy.ledger import Budget, Ledger
+from kvshare_research.study.disclosing import Discloser
+from kvshare_research.study.prompts import Hasher
+from kvshare_research.workload.mooncake import MooncakeTrace
+from kvshare_research.workload.ragpulse import RagPulseTrace
+from kvshare_research.workload.trace import Reading, TraceRow
+from kvshare_research.workload.trace_requests import TraceWorkload, content
+
+PERIODS, GAP_US, SECOND = 7, 60_000_000, 1_000_000
+BLOCK_TOKENS = {"ragpulse": 64, "mooncake": 512}
+COST = TtftCost(  # Llama-3-70B on H100s, as conf/driver/simulator.yaml has it
+    c0_ps=28_930_000_000, c1_ps_per_token=186_000_000, c2_ps_per_token=4_000_000, c3_ps_per_token2=2_550,
+    c4_ps_per_token2=2_550, merge_ps_per_byte=0,
+)  # fmt: skip
+BYTES_PER_TOKEN = 327_680
+EVERYTHING = "everything shared"
+
+
+def directory_of(tenants: int) -> Directory:
+    """So many tenants with one user each."""
+    own = [Scope(level, i + 1) for level in (TENANT, USER) for i in range(tenants)]
+    users = tuple((f"u{i}", i + 1) for i in range(tenants))
+    base = Directory(tenants=tuple(f"t{i}" for i in range(tenants)), groups=(), users=users, scopes=(EVERYBODY, *own))
+    return Layered().directory(base)
+
+
+def asked(
+    trace: TraceWorkload, rows: list[TraceRow], directory: Directory, everybody: bool
+) -> Iterator[tuple[Request, np.ndarray]]:
+    """The requests of the trace, with tenants."""
+    for index, row in enumerate(rows):
+        tenant = 1 + crc32(trace.lineage(row).encode()) % len(directory.tenants)
+        front = min(trace.public_tokens(row), row.input_tokens - 1)
+        parts = [
+            (EVERYBODY if everybody else Scope(TENANT, tenant), front),
+            (Scope(USER, tenant), row.input_tokens - front),
+        ]
+        segments = tuple(Segment(scope_id=directory.scope_id(s), token_count=n) for s, n in parts if n)
+        request = Request(
+            request_id=index + 1, tenant_id=tenant, user_id=tenant, segments=segments, output_tokens_max=1,
+            ingress=crc32(f"{tenant}".encode()) % NODES, arrival_us=0,
+        )  # fmt: skip
+        yield request, content(row, index, 0)
+
+
+def played(
+    name: str, trace: TraceWorkload, rows: list[TraceRow], directory: Directory, policy: Disclosure, everybody: bool
+) -> tuple[list[Outcome], Desk]:
+    """All periods; the outcomes of those after the first."""
+    size = BLOCK_TOKENS[name]
+    hasher = Hasher(
+        tenancy=Layered(), directory=directory, ring=KeyRing(RootSecret.from_seed(0)),
+        space=ModelSpace(model="m", dtype="bf16", block_tokens=size), discloses=not isinstance(policy, NeverDisclosure),
+    )  # fmt: skip
+    budget = Budget(epsilon=1e6, delta=1e-5, unit="tenant", population=len(directory.tenants))
+    desk = Desk(policy, SeededNoise(1), Ledger(budget, None), keep_releases=30)
+    sim = fleet(directory, cost=COST, block_tokens=size, block_bytes=size * BYTES_PER_TOKEN)
+    discloser = Discloser(hasher, desk, lambda event: sim.at(sim.now_us, event), lambda: sim.router)
+    each = -(-len(rows) // PERIODS)
+    for index, (request, tokens) in enumerate(asked(trace, rows, directory, everybody)):
+        if index and index % each == 0:
+            discloser.advance(index // each * SECOND)
+            sim.run()
+        made, chain = discloser.arrive(request, tokens, 0)
+        sim.inject(replace(made, arrival_us=sim.now_us + GAP_US), chain)
+        sim.run()
+    return [o for o in sim.outcomes if o.request_id > each], desk
+
+
+def main(name: str, requests: int | None, tenants: int, epsilons: tuple[float, ...]) -> int:
+    """A row per policy."""
+    root = os.environ.get("KVSHARE_DATA")
+    kind: type[RagPulseTrace] | type[MooncakeTrace] = RagPulseTrace if name == "ragpulse" else MooncakeTrace
+    trace = kind(data_root=root)
+    rows = list(trace.rows(Reading()))[:requests]
+    directory = directory_of(tenants)
+    common = {"delta": 1e-6, "l0": 16, "unit": "tenant", "period_us": SECOND}
+    policies: list[tuple[str, Disclosure]] = [("never (isolated)", NeverDisclosure())]
+    policies += [(f"dp_batch, epsilon {e:g}", DpBatch(epsilon=e, **common)) for e in epsilons]  # type: ignore[arg-type]
+    policies += [(f"after_k, k = {k} (no DP)", AfterK(k=k, unit="tenant", period_us=SECOND)) for k in (10, 2)]
+    policies.append((EVERYTHING, NeverDisclosure()))
+    print(
+        f"composed: {name}, {len(rows)} requests of {tenants} tenants, {NODES} nodes, {PERIODS} periods less the first"
+    )
+    print(f"{'policy':26}{'reused':>8}{'across':>8}{'TTFT ms [95 %]':>24}{'names':>7}  spent (delta 1e-05)")
+    for title, policy in policies:
+        outcomes, desk = played(name, trace, rows, directory, policy, title == EVERYTHING)
+        total = sum(o.prompt_tokens for o in outcomes)
+        reused = 1 - sum(o.computed_tokens for o in outcomes) / total
+        across = sum(o.cross_tenant_tokens for o in outcomes) / total
+        ttft = np.array([o.ttft_us for o in outcomes], float) / 1000
+        drawn = np.random.default_rng(0).choice(ttft, (500, len(ttft))).mean(1)
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        spent = "epsilon infinite: all is public" if title == EVERYTHING else desk.spent()
+        times = f"{ttft.mean():.1f} [{low:.1f}, {high:.1f}]"
+        print(f"{title:26}{reused:8.3f}{across:8.3f}{times:>24}{len(desk.released):7}  {spent}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    limit, count = (int(given[i]) if len(given) > i else default for i, default in ((1, 0), (2, 500)))
+    sys.exit(main(given[0] if given else "ragpulse", limit or None, count, (0.5, 1.0, 2.0, 4.0, 8.0)))
