@@ -109,9 +109,12 @@ def _start(job: Job, cfg: Any, module: str, salvage: Salvage | None) -> int:
     if not getattr(driver, "needs_ranks", False):
         return job(_frozen(run.resolved), None)
     command, env = launch.rank_command(driver, run.values.ranks, module, _arguments())
-    code = launch.run_ranks(command, env)
-    if code and salvage is not None and (left := salvage(run)):
-        _say(left)
+    code = 1
+    try:
+        code = launch.run_ranks(command, env)
+    finally:  # also where this process is told to end and the ranks took too long over it
+        if code and salvage is not None and (left := salvage(run)):
+            _say(left)
     return code
 
 

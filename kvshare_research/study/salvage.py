@@ -98,6 +98,6 @@ def salvage(run: Run) -> Path | None:
         cases, provenance, command = read_diary(path.read_bytes())
     except (ConfigError, msgspec.MsgspecError) as error:
         raise ConfigError(f"`{path}`, left by a run that was killed, is damaged ({error}); remove it") from error
-    folder = report.write(cases, provenance, run.folder, command, partial=True) if cases else None
+    folder = report.write(cases, provenance, run.folder, command, partial=True, plots=False) if cases else None
     path.unlink(missing_ok=True)
     return folder
