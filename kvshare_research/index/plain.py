@@ -6,8 +6,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from kvshare_research.core.nouns import Chain, Match, Run
+import numpy as np
+
+from kvshare_research.core.nouns import Chain, Match
 from kvshare_research.core.ports import IndexStore
+from kvshare_research.core.runs import RunTable
 
 
 class _Block:
@@ -93,13 +96,13 @@ class PlainStore(IndexStore):
 
     def match(self, chain: Chain) -> Match:
         """Longest run from the first block, per (node, tier), sorted; changes nothing."""
-        blocks = chain.block_hashes(0, chain.block_count)
-        runs = []
-        for mask, depth in self._ends(blocks):
-            for column in _bits(mask):
-                tier, node = divmod(column, self.node_count)
-                runs.append(Run(node=node, tier=tier, block_count=depth))
-        return Match(runs=tuple(sorted(runs, key=lambda r: (r.node, r.tier))))
+        depths = np.zeros(self._tier_count * self.node_count, np.int64)
+        for mask, depth in self._ends(chain):
+            held = np.frombuffer(mask.to_bytes((len(depths) + 7) // 8, "little"), np.uint8)
+            depths[np.unpackbits(held, count=len(depths), bitorder="little") == 1] = depth
+        by_node = depths.reshape(self._tier_count, self.node_count).T
+        nodes, tiers = np.nonzero(by_node)
+        return Match(runs=RunTable(np.array([nodes, tiers, by_node[nodes, tiers]], np.int64)))
 
     def rows(self, node: int) -> tuple[tuple[int, bytes, bytes | None, int], ...]:
         """(tier, hash, parent, copies) of a node, sorted by tier and hash."""
@@ -121,15 +124,16 @@ class PlainStore(IndexStore):
         block = self._blocks.get(key)
         return block.closed if block else 0
 
-    def _ends(self, blocks: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    def _ends(self, chain: Chain) -> Iterator[tuple[int, int]]:
         """(columns, run length) for every length at which runs end: gallop, then bisect, as the compiled form."""
-        have, at, step, last = self._closed(blocks[0]) if blocks else 0, 0, 1, len(blocks) - 1
+        at, step, last = 0, 1, chain.block_count - 1
+        have = self._closed(chain.block_hash(0)) if last >= 0 else 0
         while have:
             if at == last:
                 yield have, last + 1
                 return
             end = min(at + step, last)
-            kept = self._closed(blocks[end]) & have
+            kept = self._closed(chain.block_hash(end)) & have
             todo = [(at, end, have, kept)] if kept != have else []
             while todo:
                 low, high, held_low, held_high = todo.pop()
@@ -137,7 +141,7 @@ class PlainStore(IndexStore):
                     yield held_low & ~held_high, high
                     continue
                 middle = (low + high) // 2
-                held = self._closed(blocks[middle]) & held_low | held_high
+                held = self._closed(chain.block_hash(middle)) & held_low | held_high
                 if held != held_high:
                     todo.append((middle, high, held, held_high))
                 if held != held_low:
