@@ -41,6 +41,7 @@ class World:
         self.replicas = [self.fresh(k) for k in kinds]
         self.wires: list[list[PoolMessage]] = [[] for _ in kinds]
         self.reached: list[dict[int, tuple[int, int]]] = [{} for _ in kinds]
+        self.counted: Counter[str] = Counter()  # by replicas that are no more
         self.saved: dict[int, tuple[tuple[SavedView, ...], dict[int, tuple[int, int]]]] = {}
         self.now_us = 0
 
@@ -114,14 +115,23 @@ class World:
 
     def guess(self, r: int, n: int, path: kit.Path, tier: int) -> None:
         hashes = [kit.block(path[:k]) for k in range(1, len(path) + 1)]
-        self.replicas[r].guess(n, tier, None, hashes, self.now_us + 5)
+        self.replicas[r].guess(n, tier, None, hashes, self.now_us + 50)
 
     def save_and_load(self, r: int) -> None:
         """A router restarts from its own snapshot, without its guesses."""
         saved = self.replicas[r].save()
-        self.replicas[r] = self.fresh(self.kinds[r])
+        self.replace(r)
         self.replicas[r].load(saved)
         assert self.replicas[r].save() == saved
+
+    def replace(self, r: int) -> None:
+        """A new and empty replica; what the old one counted is kept."""
+        self.counted.update(self.replicas[r].counters)
+        self.replicas[r] = self.fresh(self.kinds[r])
+
+    def anomalies(self) -> Counter[str]:
+        """All that was counted so far, by every replica."""
+        return sum((r.counters for r in self.replicas), Counter(self.counted))
 
     def remember(self, r: int) -> None:
         """A router writes its snapshot, and goes on."""
@@ -130,7 +140,7 @@ class World:
     def crash_router(self, r: int) -> None:
         """A router dies and comes back as its last snapshot had it, which may be long ago (never: empty)."""
         saved, reached = self.saved.get(r, ((), {}))
-        self.replicas[r] = self.fresh(self.kinds[r])
+        self.replace(r)
         self.replicas[r].load(saved)
         self.reached[r] = dict(reached)
 
