@@ -1,7 +1,8 @@
-"""`python -m kvshare_research.attack.noisy_neighbour`: one tenant floods cache and queue; what becomes of the others.
+"""`python -m kvshare_research.attack.noisy_neighbour`: one tenant floods a fleet; what becomes of the others.
 
 Shipped routers and workers in virtual time. Victims reuse a few hot private prefixes; the aggressor sends long prompts
-that never repeat, faster than the fleet can serve. Guards differ in floors, pool and schedule and in nothing else.
+that never repeat, faster than the fleet can serve, and has each sent from node to node, over the links. Guards differ
+in floors, pool and schedule and in nothing else.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class Suffered:
     ttft_p50_us: float
     ttft_p99_us: float
     answered_ratio: float
+    goodput_ratio: float  # victims' requests answered within the objective, of those asked
     aggressor_tokens: int
+    moved_bytes: int  # over links, the calm time included
     jain: float  # index of tokens served by tokens asked for, over all tenants
 
 
@@ -87,6 +90,8 @@ class NoisyNeighbour:
     victim_gap_us: int  # of each victim
     aggressor_gap_us: int
     aggressor_blocks: int
+    aggressor_pulls: bool = False  # each of its prompts is asked again on the next node: its blocks are moved there
+    objective_us: int = 500_000  # TTFT within which an answer counts as goodput
     calm_us: int  # before the flood
     flood_us: int
     seed: int
@@ -127,7 +132,7 @@ class NoisyNeighbour:
         )  # fmt: skip
         sim.feed(iter(arrivals))
         outcomes = {o.request_id: o for o in sim.run(until_us=self.calm_us + self.flood_us)}
-        return self._summary(guard, [request for request, _ in arrivals], outcomes)
+        return self._summary(guard, [request for request, _ in arrivals], outcomes, sim.moved_bytes)
 
     def _directory(self, guard: Guard) -> Directory:
         share = int(self.capacity_blocks * guard.floor_ratio) // VICTIMS
@@ -157,24 +162,33 @@ class NoisyNeighbour:
             tenant: [self._text(texts[tenant], self.prefix_blocks) for _ in range(self.hot_prefixes)]
             for tenant in range(1, VICTIMS + 1)
         }
+        turn, last = 0, np.empty(0, np.uint32)
         for number, (at_us, tenant) in enumerate(sorted(moments)):
             draw = texts[tenant]
+            executor: int | None = None
+            if tenant == AGGRESSOR and self.aggressor_pulls:
+                executor, turn = turn % self.nodes, turn + 1
             tokens = self._text(draw, 1 if tenant != AGGRESSOR else self.aggressor_blocks)
             if tenant != AGGRESSOR:
                 tokens = np.concatenate([hot[tenant][int(draw.integers(self.hot_prefixes))], tokens])
+            elif executor:  # not on the first node: what was just asked there
+                tokens = last
+            last = tokens if tenant == AGGRESSOR else last
             asked = [Segment(scope_id=directory.scope_id(Scope(TENANT, tenant)), token_count=len(tokens))]
             ids = guard.tenancy.scopes(tenant, asked, directory)
             segments = tuple(replace(s, scope_id=i) for s, i in zip(asked, ids, strict=True))
             request = Request(
                 request_id=number, tenant_id=tenant, segments=segments, output_tokens_max=1,
-                ingress=number % self.nodes, arrival_us=int(at_us),
+                ingress=number % self.nodes, arrival_us=int(at_us), executor=executor,
             )  # fmt: skip
             yield request, chain(tokens, segments, ids, directory=directory, ring=ring, space=space)
 
     def _text(self, draw: np.random.Generator, blocks: int) -> Any:
         return draw.integers(0, VOCABULARY, blocks * BLOCK_TOKENS, dtype=np.uint32)
 
-    def _summary(self, guard: Guard, requests: list[Request], outcomes: dict[int, Outcome]) -> Suffered:
+    def _summary(
+        self, guard: Guard, requests: list[Request], outcomes: dict[int, Outcome], moved_bytes: int
+    ) -> Suffered:
         end_us = self.calm_us + self.flood_us
         asked, served = np.zeros(AGGRESSOR + 1), np.zeros(AGGRESSOR + 1)
         waits: list[int] = []
@@ -198,7 +212,9 @@ class NoisyNeighbour:
             ttft_p50_us=float(np.quantile(waits, 0.5)),
             ttft_p99_us=float(np.quantile(waits, 0.99)),
             answered_ratio=answered / len(waits),
+            goodput_ratio=sum(wait <= self.objective_us for wait in waits) / len(waits),
             aggressor_tokens=int(served[AGGRESSOR]),
+            moved_bytes=moved_bytes,
             jain=float(share.sum() ** 2 / (len(share) * (share**2).sum())),
         )
 

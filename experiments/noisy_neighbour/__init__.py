@@ -1,0 +1,1 @@
+"""One published finding; see README.md beside."""
