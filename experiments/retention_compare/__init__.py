@@ -1,0 +1,1 @@
+"""Every retention policy beside the oracle; see README.md beside."""
