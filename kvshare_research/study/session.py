@@ -148,7 +148,12 @@ class Session:
         if disclosing is not None:  # what it releases when depends on the clock of the run
             return made
         self.progress.stage(f"{case.title}: the same in virtual time")
-        alike = twin(config, given, None if case.utilisation == IDLE else times, self._machines, case.seed)
+        try:
+            alike = twin(config, given, None if case.utilisation == IDLE else times, self._machines, case.seed)
+        except Exception as error:  # noqa: BLE001  (what was measured is worth more than its twin)
+            self.notes[f"no twin: {case.title}"] = f"{type(error).__name__}: {error}"
+            self.progress.say(f"no twin of {case.title}: {type(error).__name__}: {error}")
+            return made
         return replace(made, simulated=alike)
 
     def _open_diary(
