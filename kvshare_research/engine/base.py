@@ -117,7 +117,8 @@ class EngineSpec(Protocol):
         """The tokenizer alone, for ranks that compute nothing. Raises EngineError if it cannot be had."""
 
     def kv_token_bytes(self) -> int | None:
-        """Bytes of keys and values of one token, told by the configuration alone; None where only the model tells."""
+        """Bytes of keys and values of one token, told by the configuration alone; None where only the model tells.
+        Raises EngineError if there is no model where the configuration says."""
 
     def load(self, local_rank: int) -> Engine:
         """The engine on the device of this rank (counted within its host). Raises ConfigError or EngineError."""

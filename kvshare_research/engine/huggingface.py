@@ -39,7 +39,9 @@ class HuggingFace(TorchEngineSpec):
 
 
 def shape_of(folder: str) -> tuple[int, int, int] | None:
-    """Layers, KV heads and their dimension from a folder's config.json; None where it does not say."""
+    """Layers, KV heads and their dimension from a folder's config.json; None where it does not say. EngineError without a
+    folder."""
+    check_folder(folder)
     try:
         told = json.loads((Path(folder).expanduser() / "config.json").read_text(encoding="utf-8"))
         heads = int(told["num_attention_heads"])
@@ -47,6 +49,15 @@ def shape_of(folder: str) -> tuple[int, int, int] | None:
         return int(told["num_hidden_layers"]), int(told.get("num_key_value_heads") or heads), dim
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def check_folder(model: str) -> None:
+    """Nothing, or an EngineError where `model` is written as a path and leads nowhere."""
+    where = Path(model).expanduser()
+    if (where.is_absolute() or model.startswith((".", "~"))) and not where.is_dir():
+        raise EngineError(
+            f"model folder `{model}` does not exist; give a folder with config.json, *.safetensors and tokenizer.json"
+        )
 
 
 def open_folder(model: str, dtype: str) -> tuple[torch.nn.Module, Tokenizer]:
@@ -57,11 +68,8 @@ def open_folder(model: str, dtype: str) -> tuple[torch.nn.Module, Tokenizer]:
     from .tokenizer import HuggingFaceTokenizer
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    check_folder(model)
     where = Path(model).expanduser()
-    if (where.is_absolute() or model.startswith((".", "~"))) and not where.is_dir():
-        raise EngineError(
-            f"model folder `{model}` does not exist; give a folder with config.json, *.safetensors and tokenizer.json"
-        )
     source = str(where) if where.is_dir() else model
     try:
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
