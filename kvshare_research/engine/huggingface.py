@@ -39,8 +39,8 @@ class HuggingFace(TorchEngineSpec):
 
 
 def shape_of(folder: str) -> tuple[int, int, int] | None:
-    """Layers, KV heads and their dimension from a folder's config.json; None where it does not say. EngineError without a
-    folder."""
+    """Layers, KV heads and their dimension from a folder's config.json; None where it does not say.
+    Raises EngineError if there is no such folder."""
     check_folder(folder)
     try:
         told = json.loads((Path(folder).expanduser() / "config.json").read_text(encoding="utf-8"))
