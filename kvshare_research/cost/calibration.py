@@ -28,6 +28,7 @@ Point = tuple[int, int, int]  # new tokens, cached tokens, measured us
 Transfer = tuple[int, int]  # bytes, measured us; 0 bytes is a bare round trip
 
 HELD_OUT_SHARE = 0.25
+KNOWN_ERROR_MAX = 0.25  # of a known calibration against this machine now; twice what idle quotes are off by
 COEFFICIENT_COUNT = len(PrefillCoefficients._fields)
 
 
@@ -73,6 +74,10 @@ class Calibration:
         if self.coefficients is None:
             return 0
         return up_to_us(prefill_ps(self.coefficients, new_tokens, cached_tokens))
+
+    def still_holds(self, points: Sequence[Point]) -> bool:
+        """Whether prefills measured now are predicted within `KNOWN_ERROR_MAX` (median); False if nothing is known."""
+        return self.coefficients is not None and median_error(self.coefficients, points) <= KNOWN_ERROR_MAX
 
     def applied_to(self, cost: Cost) -> Cost:
         """`cost` with measured coefficients; as it is where nothing was measured or it takes none."""

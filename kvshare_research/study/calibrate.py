@@ -20,6 +20,7 @@ ROUND_TRIPS = 8
 TRANSFERS = 6
 TRANSFER_BLOCKS = 6
 MERGES = 3
+CHECKS = 3
 DECODED_TOKENS, DECODES = 4, 3  # so many tokens, so many times, after the shortest and the longest context
 TOGETHER_ROUNDS, TOGETHER_REPEATS = 3, 3
 ANY_LINK = "any"  # links are measured for each setting, not cached
@@ -28,7 +29,7 @@ ANY_LINK = "any"  # links are measured for each setting, not cached
 def calibrated(session: Session) -> calibration.Calibration:
     """Prefill and decode coefficients and merge rate of this model, device, dtype and thread count.
 
-    Taken from the cache where they reach far enough, else measured now; `force=true` always measures.
+    Taken from the cache where they reach far enough and still hold, else measured now; `force=true` always measures.
     """
     engine = session.run.resolved["engine"]
     model, device = session.cluster.engines[0].fingerprint, str(engine.get("device", "cpu"))
@@ -39,7 +40,7 @@ def calibrated(session: Session) -> calibration.Calibration:
     longest = max(len(item.tokens) for item in session.items(_case(session), config, 8))
     known = calibration.load(folder, model=model, device=device, dtype=dtype, threads=threads, link=ANY_LINK)
     fresh = session.run.values.force
-    if not fresh and known is not None and _reaches(known, longest):
+    if not fresh and known is not None and _reaches(known, longest) and _holds(session, config, known, longest):
         session.progress.stage(f"calibration of this model is known ({folder / known.name})")
         return known
     points = _prefill_points(session, config, longest)
@@ -113,6 +114,23 @@ def _prefill_points(session: Session, config: Mapping[str, Any], longest: int) -
 def _reaches(known: calibration.Calibration, longest: int) -> bool:
     """Whether what was measured covers prompts of this length, answers included."""
     return known.decode_step_ps is not None and max(new + cached for new, cached, _ in known.points) >= longest // 2
+
+
+def _holds(session: Session, config: Mapping[str, Any], known: calibration.Calibration, longest: int) -> bool:
+    """Whether what is known is how fast this machine is now: it may have been measured beside other work."""
+    session.progress.stage("comparing the known calibration with this machine")
+    session.cluster.reset(config)
+    block_tokens = int(config["engine"]["block_tokens"])
+    tokens = max(longest // block_tokens, 1) * block_tokens
+    session.cluster.measure_prefill(0, ((0, tokens),), repeats=1, seed=1)
+    (times,) = session.cluster.measure_prefill(0, ((0, tokens),), repeats=CHECKS, seed=0)
+    if known.still_holds([(tokens, 0, us) for us in times]):
+        return True
+    session.progress.say(
+        f"the known calibration says {known.prefill_us(tokens, 0) / 1000:.0f} ms for a prefill of {tokens} tokens, "
+        f"which now takes {statistics.median(times) / 1000:.0f} ms; it is measured again"
+    )
+    return False
 
 
 def _decode_points(session: Session, config: Mapping[str, Any], longest: int) -> list[calibration.Point]:

@@ -129,6 +129,14 @@ def test_a_cost_takes_it_and_nothing_measured_changes_nothing() -> None:
     assert found.prefill_us(100, 50) == pytest.approx(prefill_ps(TRUE, 100, 50) / PS_PER_US, rel=0.05)
 
 
+@pytest.mark.parametrize(("slower", "holds"), [(1.0, True), (1.2, True), (1.5, False), (0.1, False)])
+def test_a_known_calibration_holds_while_the_machine_is_as_fast(slower: float, holds: bool) -> None:
+    known = c.Calibration(coefficients=TRUE)
+    now = [(256, 0, round(slower * prefill_ps(TRUE, 256, 0) / PS_PER_US)) for _ in range(3)]
+    assert known.still_holds(now) == holds
+    assert not c.Calibration.none().still_holds(now)
+
+
 def test_decoding_costs_by_step_and_by_context() -> None:
     """The planted line comes back through outliers; contexts that seem to speed it up are no reason to go below zero."""
     times = [(4, context, 4 * (30_000 + 10 * (context + 1))) for context in (16, 16, 16, 256, 256, 256)]
