@@ -60,7 +60,13 @@ def calibrated(session: Session) -> calibration.Calibration:
         decodes=decodes,
         seed=session.run.values.seed,
     )
-    calibration.save(made, folder)
+    if made.held_out_error_ratio <= calibration.KNOWN_ERROR_MAX:
+        calibration.save(made, folder)
+    else:
+        session.progress.say(
+            f"this calibration is {made.held_out_error_ratio:.0%} off on shapes it was not fitted to, so quotes are rough "
+            "and it is not kept; is the machine busy with other work?"
+        )
     return made
 
 
