@@ -64,8 +64,8 @@ def calibrated(session: Session) -> calibration.Calibration:
         calibration.save(made, folder)
     else:
         session.progress.say(
-            f"this calibration is {made.held_out_error_ratio:.0%} off on shapes it was not fitted to, so quotes are rough "
-            "and it is not kept; is the machine busy with other work?"
+            f"this calibration is {made.held_out_error_ratio:.0%} off on shapes it was not fitted to: quotes are "
+            "rough, and it is not kept; is the machine busy with other work?"
         )
     return made
 
