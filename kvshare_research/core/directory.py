@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from .nouns import AccountSpec
-from .rights import EVERYBODY, GROUP, NOBODY, PUBLIC, TENANT, USER, Membership, Reader, Scope, grant, revoke
+from .rights import EVERYBODY, GROUP, NOBODY, PUBLIC, TENANT, USER, Membership, Reader, Scope, grant, may_read, revoke
 
 NO_MEMBERSHIP = Membership(False, 0, 0)
 FOREVER_US = 1 << 62
@@ -50,17 +50,21 @@ class Directory:
         new = tuple(s for s in dict.fromkeys(scopes) if s not in self._scope_ids)
         return replace(self, scopes=self.scopes + new, revision=self.revision + 1) if new else self
 
-    def belongs(self, tenant_id: int, scope: Scope) -> bool:
-        """Whether the tenant is a party to `scope` (a grant may still run out: `may_read` knows the time)."""
+    def belongs(self, tenant_id: int, scope: Scope, now_us: int) -> bool:
+        """Whether the tenant is a party to `scope` now: to a group, while it may read the group's blocks."""
         if scope.level == PUBLIC:
             return True
         if scope.party == NOBODY or tenant_id in self.removed:
             return False
         if scope.level == GROUP:
-            return self._row(tenant_id, scope.party).active
+            return may_read(scope, Reader(tenant_id, 0, 0), self._row(tenant_id, scope.party), now_us)
         if scope.level == TENANT:
             return scope.party == tenant_id
         return scope.level != USER or self.users[scope.party - 1][1] == tenant_id
+
+    def expires(self) -> bool:
+        """Whether some membership ends by itself, so that what a prompt is hashed to depends on when it arrives."""
+        return any(row.active and row.expiry_us < FOREVER_US for _, row in self.memberships)
 
     def membership(self, tenant_id: int, scope: Scope) -> Membership:
         """The row that `may_read` needs for this scope; a dummy row where the scope is no group."""

@@ -68,8 +68,11 @@ class Index(Protocol):
 class Tenancy(Protocol):
     """Who shares with whom: which scope each segment really gets, and who has which account."""
 
-    def scopes(self, request_tenant: int, segments: Sequence[Segment], directory: Directory) -> tuple[int, ...]:
-        """The scope id of each segment under this tenancy; only tightening along the prompt."""
+    def scopes(
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int
+    ) -> tuple[int, ...]:
+        """The scope id of each segment under this tenancy at `now_us`; only tightening along the prompt. A membership
+        that has run out counts as little as one that was revoked."""
 
     def directory(self, base: Directory) -> Directory:
         """The directory this tenancy runs on (scopes and groups it needs added); idempotent."""

@@ -246,7 +246,7 @@ class Cluster:
         return {} if self._log is None else {"router": self._log.to_bytes()}
 
     def _arrive(self, arrival: Arrival, arrival_us: int) -> None:
-        _, request, chain, tokens = arrival
+        request, chain, tokens = replace(arrival[1], arrival_us=arrival_us), *arrival[2:]
         if self.prepare is not None:  # scopes and chain as they are at this moment, not as they were scheduled
             request, chain = self.prepare(request, tokens, arrival_us)
         if len(tokens) != request.token_count:
@@ -257,7 +257,7 @@ class Cluster:
             raise ConfigError(f"request id {request.request_id} is used twice")
         self._open.add(request.request_id)
         self._tokens[request.request_id] = np.ascontiguousarray(tokens, np.uint32).tobytes()
-        self.feed(m.Arrived(request=replace(request, arrival_us=arrival_us), chain=chain))
+        self.feed(m.Arrived(request=request, chain=chain))
 
     def _report(self) -> list[wire.Reported]:
         self._broadcast(wire.ReportAsked())

@@ -19,8 +19,10 @@ from .sharing import one_account_each, tightened, with_fallbacks
 class Isolated(Tenancy):
     """Every segment has its tenant's scope, or a tighter one that the catalogue asks for."""
 
-    def scopes(self, request_tenant: int, segments: Sequence[Segment], directory: Directory) -> tuple[int, ...]:
-        return tightened(request_tenant, Scope(TENANT, request_tenant), segments, directory)
+    def scopes(
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int
+    ) -> tuple[int, ...]:
+        return tightened(request_tenant, Scope(TENANT, request_tenant), segments, directory, now_us)
 
     def directory(self, base: Directory) -> Directory:
         return with_fallbacks(base)

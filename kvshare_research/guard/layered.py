@@ -19,8 +19,10 @@ from .sharing import one_account_each, tightened, with_fallbacks
 class Layered(Tenancy):
     """The scope lattice: public < group < tenant < user < session, tightening along each prompt."""
 
-    def scopes(self, request_tenant: int, segments: Sequence[Segment], directory: Directory) -> tuple[int, ...]:
-        return tightened(request_tenant, EVERYBODY, segments, directory)
+    def scopes(
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int
+    ) -> tuple[int, ...]:
+        return tightened(request_tenant, EVERYBODY, segments, directory, now_us)
 
     def directory(self, base: Directory) -> Directory:
         return with_fallbacks(base)

@@ -9,7 +9,7 @@ from typing import final
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.nouns import AccountSpec, Segment
 from kvshare_research.core.ports import Tenancy
-from kvshare_research.core.rights import GROUP, Scope
+from kvshare_research.core.rights import GROUP, TENANT, Scope
 
 from .sharing import one_account_each, with_fallbacks, without_floor
 
@@ -17,12 +17,18 @@ from .sharing import one_account_each, with_fallbacks, without_floor
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneGroup(Tenancy):
-    """Every segment of every tenant belongs to one group of all; only for tenants that trust each other."""
+    """Every segment of every member belongs to one group of all; only for tenants that trust each other. Who has left
+    it keeps its text to itself."""
 
     group: str = "everybody"
 
-    def scopes(self, request_tenant: int, segments: Sequence[Segment], directory: Directory) -> tuple[int, ...]:
-        return (directory.scope_id(self._scope(directory)),) * len(segments)
+    def scopes(
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int
+    ) -> tuple[int, ...]:
+        scope = self._scope(directory)
+        if not directory.belongs(request_tenant, scope, now_us):
+            scope = Scope(TENANT, request_tenant)
+        return (directory.scope_id(scope),) * len(segments)
 
     def directory(self, base: Directory) -> Directory:
         found = base if self.group in base.groups else replace(base, groups=(*base.groups, self.group))

@@ -20,7 +20,9 @@ from .sharing import with_fallbacks
 class Shard(Tenancy):
     """Every segment has its tenant's scope; floor = limit = an equal share of the capacity."""
 
-    def scopes(self, request_tenant: int, segments: Sequence[Segment], directory: Directory) -> tuple[int, ...]:
+    def scopes(
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int
+    ) -> tuple[int, ...]:
         return (directory.scope_id(Scope(TENANT, request_tenant)),) * len(segments)
 
     def directory(self, base: Directory) -> Directory:

@@ -10,12 +10,14 @@ from kvshare_research.core.nouns import AccountSpec, Segment
 from kvshare_research.core.rights import SEALED, TENANT, Scope, assign
 
 
-def tightened(tenant_id: int, start: Scope, segments: Sequence[Segment], directory: Directory) -> tuple[int, ...]:
-    """The scope id of each segment when the text before the prompt has scope `start`; only tightening."""
+def tightened(
+    tenant_id: int, start: Scope, segments: Sequence[Segment], directory: Directory, now_us: int
+) -> tuple[int, ...]:
+    """The scope id of each segment at `now_us` when the text before the prompt has scope `start`; only tightening."""
     scope, ids = start, []
     for segment in segments:
         asked = directory.scopes[segment.scope_id]
-        scope = assign(scope, asked, directory.belongs(tenant_id, asked), tenant_id)
+        scope = assign(scope, asked, directory.belongs(tenant_id, asked, now_us), tenant_id)
         ids.append(directory.scope_id(scope))
     return tuple(ids)
 

@@ -122,9 +122,12 @@ def desk_of(config: Mapping[str, Any], directory: Directory, noise: Noise) -> De
 
 
 def on_cluster(config: Mapping[str, Any], cluster: Cluster, hasher: Hasher) -> Discloser | None:
-    """What stands in front of a cluster's router in this case. Noise comes from the system's entropy."""
+    """What stands in front of a cluster's router in this case. Noise comes from the system's entropy.
+    Without a desk prompts are hashed once more at their arrival if a membership may have run out by then."""
     desk = desk_of(config, hasher.directory, SystemNoise())
     if desk is None:
+        if hasher.directory.expires():
+            cluster.prepare = lambda request, tokens, _: hasher.chained(request, tokens)[:2]
         return None
     assert cluster.router is not None
     router = cluster.router

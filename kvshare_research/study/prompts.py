@@ -72,9 +72,10 @@ class Hasher:
     def chained(
         self, request: Request, tokens: NDArray[np.uint32], released: frozenset[bytes] = frozenset()
     ) -> tuple[Request, Chain, Offer | None]:
-        """The request with its effective scopes, its chain, and what of it could be shared. The catalogue's scopes can
-        only be tightened, but for prefixes whose wider name is in `released`: those have the wider scope."""
-        scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory)
+        """The request with the scopes it has at its arrival, its chain, and what of it could be shared. The catalogue's
+        scopes can only be tightened, but for prefixes whose wider name is in `released`: those have the wider scope."""
+        now_us = request.arrival_us
+        scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory, now_us)
         segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
         offered = self._offer(tokens, segments, scope_ids)
         if offered is not None and (blocks := offered.released_blocks(released)):

@@ -174,7 +174,11 @@ class Fleet:
         """
         self.now_us += 1
         segments = [Segment(scope_id=s, token_count=n) for s, _, n in parts]
-        ids = tuple(s.scope_id for s in segments) if forged else LAYERED.scopes(tenant, segments, self.directory)
+        ids = (
+            tuple(s.scope_id for s in segments)
+            if forged
+            else LAYERED.scopes(tenant, segments, self.directory, self.now_us)
+        )
         tokens = np.array([text * 1000 + i for _, text, n in parts for i in range(n)], dtype=np.uint32)
         made = chain(tokens, segments, ids, directory=self.directory, ring=self.ring, space=SPACE)
         number = len(self.asked) + 1

@@ -73,7 +73,7 @@ def test_contract(path: Path, data: st.DataObject, tenant: int, capacity: int) -
     assert tenancy.directory(directory) == directory
     assert directory.scopes[: len(BASE.scopes)] == BASE.scopes, "ids of the catalogue must stay"
     asked = data.draw(st.lists(st.integers(0, len(BASE.scopes) - 1), min_size=1, max_size=6))
-    got = tenancy.scopes(tenant, [Segment(scope_id=i, token_count=5) for i in asked], directory)
+    got = tenancy.scopes(tenant, [Segment(scope_id=i, token_count=5) for i in asked], directory, 0)
     assert len(got) == len(asked)
     scopes = [directory.scopes[i] for i in got]
     assert all(tightens(a, b) for a, b in pairwise(scopes))
@@ -92,7 +92,7 @@ def test_contract(path: Path, data: st.DataObject, tenant: int, capacity: int) -
 def test_nothing_is_wider_than_asked(tenancy: Tenancy, asked: list[int], tenant: int) -> None:
     """Whoever may read a segment (other than the tenant itself) may read all that was asked up to it."""
     directory = tenancy.directory(DEEP)
-    got = tenancy.scopes(tenant, [Segment(scope_id=i, token_count=1) for i in asked], directory)
+    got = tenancy.scopes(tenant, [Segment(scope_id=i, token_count=1) for i in asked], directory, 0)
     for k, scope_id in enumerate(got):
         scope = directory.scopes[scope_id]
         for other in (t for t in range(1, 4) if t != tenant):
@@ -103,11 +103,11 @@ def test_nothing_is_wider_than_asked(tenancy: Tenancy, asked: list[int], tenant:
                     assert may_read(want, reader, directory.membership(other, want), 0)
 
 
-def scopes_of(tenancy: Tenancy, tenant: int, *asked: Scope, base: Directory = BASE) -> list[Scope]:
+def scopes_of(tenancy: Tenancy, tenant: int, *asked: Scope, base: Directory = BASE, now_us: int = 0) -> list[Scope]:
     base = base.with_scopes(asked)
     directory = tenancy.directory(base)
     segments = [Segment(scope_id=directory.scope_id(s), token_count=5) for s in asked]
-    return [directory.scopes[i] for i in tenancy.scopes(tenant, segments, directory)]
+    return [directory.scopes[i] for i in tenancy.scopes(tenant, segments, directory, now_us)]
 
 
 def test_layered_cases() -> None:
@@ -176,3 +176,16 @@ def test_nobody_reads_the_sealed_scope_even_without_user_and_session() -> None:
     for level in (USER, SESSION, TENANT):
         assert not may_read(Scope(level, 0), Reader(0, 0, 0), BASE.membership(0, SEALED), 0)
     assert may_read(Scope(PUBLIC, 0), Reader(0, 0, 0), BASE.membership(0, SEALED), 0)
+
+
+@pytest.mark.parametrize("tenancy", [Layered(), OneGroup()], ids=["layered", "one_group"])
+def test_who_has_left_a_group_keeps_its_text_to_itself_however_it_left(tenancy: Tenancy) -> None:
+    """A membership that ran out counts as little as a revoked one; until it runs out it counts."""
+    group = "everybody" if isinstance(tenancy, OneGroup) else "guild"
+    base = Directory(tenants=("acme",), groups=(group,)).granted(1, 1, expiry_us=100)
+    shared, own = Scope(GROUP, 1), Scope(TENANT, 1)
+    assert scopes_of(tenancy, 1, shared, base=base, now_us=99) == [shared]
+    assert scopes_of(tenancy, 1, shared, base=base, now_us=100) == [own]
+    directory = tenancy.directory(base.with_scopes([shared])).revoked(1, 1)
+    got = tenancy.scopes(1, [Segment(scope_id=directory.scope_id(shared), token_count=5)], directory, 0)
+    assert [directory.scopes[i] for i in got] == [own]
