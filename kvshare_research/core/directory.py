@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from .errors import ConfigError
 from .nouns import AccountSpec
 from .rights import EVERYBODY, GROUP, NOBODY, PUBLIC, TENANT, USER, Membership, Reader, Scope, grant, may_read, revoke
 
@@ -32,6 +34,11 @@ class Directory:
     _scope_ids: dict[Scope, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Raises ConfigError for a name given twice: hashes go by names, and two parties would share one."""
+        for kind, names in (("tenant", self.tenants), ("group", self.groups), ("user", self.users)):
+            if len(set(names)) < len(names):
+                twice = next(name for name, count in Counter(names).items() if count > 1)
+                raise ConfigError(f"{kind} `{twice}` is in the directory twice, expected every name once")
         object.__setattr__(self, "_rows", dict(self.memberships))
         object.__setattr__(self, "_scope_ids", {scope: i for i, scope in enumerate(self.scopes)})
 

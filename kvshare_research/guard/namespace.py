@@ -133,10 +133,13 @@ def chain(
     """The block hashes of a prompt whose `segments` have the effective `scope_ids`; full blocks only.
 
     The key switches where the scope tightens and the parent hash continues, so a public prefix has one
-    hash for everybody while what follows it cannot be linked across scopes. Raises ConfigError when the
-    lengths do not fit the tokens or a scope does not tighten. Hash and mark of a block are two parts of one digest.
+    hash for everybody while what follows it cannot be linked across scopes. Raises ConfigError when a length is
+    negative, the lengths do not fit the tokens or a scope does not tighten. Hash and mark of a block are two parts of
+    one digest.
     """
     counts = [s.token_count for s in segments]
+    if min(counts, default=0) < 0:  # what follows would be hashed under the scope before it
+        raise ConfigError(f"segments have {counts} tokens, expected 0 or more in each")
     if sum(counts) != len(tokens):
         raise ConfigError(f"segments have {sum(counts)} tokens, the prompt has {len(tokens)}")
     scopes = [directory.scopes[i] for i in scope_ids]

@@ -242,3 +242,17 @@ def test_equal_hash_means_equal_prefix(a: list[int], b: list[int]) -> None:
     for i in range(4):
         assert (x.block_hash(i) == y.block_hash(i)) == (a[: (i + 1) * 16] == b[: (i + 1) * 16])
     assert len(x.hashes) == 4 * HASH_BYTES
+
+
+@pytest.mark.parametrize("counts", [(20, -8, 4), (4, -4, 16), (-4, 4, 16)])
+def test_no_length_is_negative(counts: tuple[int, ...]) -> None:
+    """The lengths add up to the prompt, and the private tail would begin under the wider scope."""
+    with pytest.raises(ConfigError, match="expected 0 or more"):
+        hashes(list(range(sum(counts))), list(counts), [0, 1, 2])
+
+
+def test_two_parties_never_have_one_name() -> None:
+    for names in ({"tenants": ("a", "a")}, {"groups": ("g", "g")}, {"users": (("u", 1), ("u", 1))}):
+        with pytest.raises(ConfigError, match="in the directory twice"):
+            Directory(**{"tenants": ("a",), "groups": (), **names})  # type: ignore[arg-type]
+    Directory(tenants=("a", "b"), groups=("a",), users=(("u", 1), ("u", 2)))

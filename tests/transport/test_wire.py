@@ -27,6 +27,15 @@ st.register_type_strategy(
         quoted_us=st.lists(st.tuples(st.text(max_size=3), st.integers(0, 9)), max_size=3).map(tuple),
     ),
 )  # fmt: skip
+names = st.lists(st.text(max_size=5), unique=True, max_size=3).map(tuple)
+users = st.lists(st.tuples(st.text(max_size=5), st.integers(1, 9)), unique=True, max_size=3).map(tuple)
+st.register_type_strategy(
+    Directory,
+    st.builds(
+        Directory, tenants=names, groups=names, users=users, scopes=..., memberships=..., accounts=..., removed=...,
+        revision=...,
+    ),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda t: t.__name__)
