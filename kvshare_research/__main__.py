@@ -12,10 +12,16 @@ if TYPE_CHECKING:
 
 
 def _salvage(run: Run) -> str:
-    from .study.salvage import salvage
+    from .study.salvage import BeingRun, alone, diary_path, salvage
 
-    folder = salvage(run)
-    return "" if folder is None else f"rank 0 was killed; what was measured until then is in {folder}, marked partial"
+    if not diary_path(run).is_file():
+        return ""
+    try:
+        with alone(run.folder):
+            folder = salvage(run)
+    except BeingRun:  # the diary of a run that lives; the ranks have said so
+        return ""
+    return "" if folder is None else f"the run was killed; what was measured until then is in {folder}, marked partial"
 
 
 @app("config", module=__package__, salvage=_salvage)

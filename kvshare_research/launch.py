@@ -30,6 +30,7 @@ HEARD_S = 0.2  # how long a launcher may take to pass on the last words of a ran
 STARTED = "KVSHARE_STARTED_BY"  # tells a rank that it was started by this project, so that it never starts ranks itself
 RANKS_PER_CORE_MAX, RANKS_LOCAL_MIN = 4, 16  # each rank loads a model
 _CONTROL_TAG = 1
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @final
@@ -108,12 +109,17 @@ def _refuse_to_start(driver: MpiDriver, ranks: int) -> None:
 
 
 def run_ranks(command: Sequence[str], extra_env: Mapping[str, str]) -> int:
-    """The exit code of `command` after it has ended, with every process it started, whatever ends this one."""
+    """The exit code of `command` after it has ended, with every process it started, whatever ends this one: where it is
+    killed outright, Linux tells the launcher (SIGTERM), and rank 0 writes what it has."""
     env = {**extra_env, **os.environ}
     sys.stdout.flush()
     sys.stderr.flush()
     # A session of its own: signals reach the ranks once, through here, and nothing outlives the group.
-    child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+    first = _end_with_parent()
+    child = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, start_new_session=True,
+        preexec_fn=first,  # noqa: PLW1509  (it takes no lock: two system calls)
+    )  # fmt: skip
     previous = signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
         code = child.wait()
@@ -124,6 +130,20 @@ def run_ranks(command: Sequence[str], extra_env: Mapping[str, str]) -> int:
     finally:
         _end(child, signal.SIGTERM)
         signal.signal(signal.SIGTERM, previous)
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """What a new process does first, so that the system ends it when this one is gone; None where no system does."""
+    if sys.platform != "linux":
+        return None
+    tell, parent = ctypes.CDLL(None).prctl, os.getpid()  # looked up here: the new process may only call
+
+    def follow() -> None:
+        tell(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        if os.getppid() != parent:  # it went before it was followed
+            os._exit(1)
+
+    return follow
 
 
 def _is_open_mpi(launcher: Path) -> bool:

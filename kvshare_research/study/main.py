@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .session import Session
     from .simulated import SimulatedSession
 
+    Open = Callable[[Progress, Diary], Session | SimulatedSession]
+
 
 def run(cfg: Mapping[str, Any], comm: Any) -> int:
     """The exit code of the study on this rank; rank 0 plays it, the others serve."""
@@ -45,12 +47,11 @@ def run(cfg: Mapping[str, Any], comm: Any) -> int:
     return launch_ranks(lead, StudyAssembly())
 
 
-def _lead(run: Run, open_session: Callable[[Progress, Diary], Session | SimulatedSession], mpi_library: str) -> int:
+def _lead(run: Run, open_session: Open, mpi_library: str) -> int:
     """Rank 0: reuse a matching result, or play the study; what was measured is written even if the end is early."""
     from kvshare_research import provenance, report
 
-    from .plan import cases
-    from .salvage import Diary, diary_path, salvage
+    from .salvage import alone
 
     study = run.parts["study"]
     seeds = tuple(sorted({run.values.seed + s for block in study.blocks for s in block.seeds}))
@@ -60,16 +61,30 @@ def _lead(run: Run, open_session: Callable[[Progress, Diary], Session | Simulate
         print(f"\nnothing was run: {run.folder} holds the result of this very setting; `force=true` runs it again")
         return 0
     _require_writable(run.folder.parent)
+    with alone(run.folder):
+        return _play(run, open_session, now)
+
+
+def _play(run: Run, open_session: Open, now: Provenance) -> int:
+    """Rank 0: plays the study, alone with the run's folder."""
+    from kvshare_research import provenance, report
+    from kvshare_research.driver.played import Interrupted
+
+    from .plan import cases
+    from .salvage import Diary, diary_path, salvage
+
     if (left := salvage(run)) is not None:
         print(f"an earlier run of this setting was killed; what it had measured is in {left}")
     diary = Diary(diary_path(run), provenance.to_plain(now) | {"config": dict(run.resolved)}, command())
-    with report.progress(stages=len(cases(study)) + 2) as bar:
+    with report.progress(stages=len(cases(run.parts["study"])) + 2) as bar:
         session = open_session(bar, diary)
         try:
             session.play()
-        except KvShareError:  # also a worker lost, an interrupt, a case that cannot be built: what was measured is kept
-            _write(run, session, now, partial=True)
+        except (KvShareError, Interrupted):  # also a worker lost, a case not to be built: what was measured is kept
+            folder = _write(run, session, now, partial=True)
             diary.close()
+            if session.results:
+                print(f"what was measured until then is in {folder}, marked partial", file=sys.stderr, flush=True)
             raise
     folder = _write(run, session, now, partial=False)
     diary.close()

@@ -6,7 +6,10 @@ that started the ranks outlives them, and makes partial results of a diary that 
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, final
@@ -20,12 +23,46 @@ from kvshare_research.metrics.records import CaseResult, decode_results, encode_
 if TYPE_CHECKING:
     from kvshare_research.config import Run
 
-KILLED = "rank 0 was killed while it ran"
+KILLED = "the run was killed"
 
 
 def diary_path(run: Run) -> Path:
     """Where the diary of a run is."""
     return run.folder.with_name(f".{run.folder.name}.diary")
+
+
+@final
+class BeingRun(ConfigError):
+    """Another process runs this very setting now."""
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Within, no other process runs the setting of this results folder or touches its diary; BeingRun where one does.
+
+    The system gives the lock back when its holder dies, however it dies.
+    """
+    path = folder.with_name(f".{folder.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        file.seek(0)
+        holder = file.read().strip() or "another process"
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+        except BlockingIOError:
+            held = False
+        except OSError:
+            held = True  # a file system without locks
+        if not held:
+            raise BeingRun(f"this setting is being run by {holder}; wait for it to end")
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 @final
@@ -88,7 +125,10 @@ def _lines(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def salvage(run: Run) -> Path | None:
-    """The partial results made of a diary that was left, which is gone then; None if there was nothing in one."""
+    """The partial results made of a diary that was left, which is gone then; None if there was nothing in one.
+
+    The caller is `alone` with it.
+    """
     from kvshare_research import report
 
     path = diary_path(run)

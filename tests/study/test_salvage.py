@@ -15,7 +15,7 @@ import pytest
 
 from kvshare_research.core.nouns import Outcome, Status
 from kvshare_research.metrics.records import CaseResult, Label, load_results
-from kvshare_research.study.salvage import KILLED, Diary, read_diary
+from kvshare_research.study.salvage import KILLED, BeingRun, Diary, alone, read_diary
 
 ROOT = Path(__file__).parents[2]
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
@@ -59,6 +59,20 @@ def test_a_diary_cut_off_anywhere_tells_what_was_whole(tmp_path: Path) -> None:
     assert not (tmp_path / "diary").exists()
 
 
+def test_one_setting_is_run_by_one_process_at_a_time(tmp_path: Path) -> None:
+    """The second is told who runs it; other settings are free; after the first, and after one that died, it may run."""
+    folder = tmp_path / "kvshare" / "0123"
+    with alone(folder):
+        with pytest.raises(BeingRun, match=f"being run by process {os.getpid()} on "), alone(folder):
+            pass
+        with alone(folder.with_name("4567")):
+            pass
+    assert not list(folder.parent.iterdir())
+    folder.with_name(".0123.lock").write_text("process 1 on elsewhere")  # its holder is dead
+    with alone(folder):
+        pass
+
+
 def ranks_below(ancestor: int) -> Iterator[tuple[int, str]]:
     """(process, rank) of every MPI rank that descends from a process."""
     parent_of = {}
@@ -82,9 +96,12 @@ def ranks_below(ancestor: int) -> Iterator[tuple[int, str]]:
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside python")
-@pytest.mark.parametrize("victim", ["0", "2"])
-def test_a_rank_killed_in_the_middle_leaves_what_was_measured(victim: str, tmp_path: Path) -> None:
-    """The launcher of MPICH ends every rank with the one that died; the process that started it writes the results."""
+@pytest.mark.parametrize("victim", ["0", "2", "starter"])
+def test_what_is_killed_in_the_middle_leaves_what_was_measured(victim: str, tmp_path: Path) -> None:
+    """The launcher of MPICH ends every rank with the one that died, and the process that started it writes the results;
+    where that process dies, Linux tells the launcher, and rank 0 writes them. No rank is left running."""
+    if victim == "starter" and sys.platform != "linux":
+        pytest.skip("only Linux tells a process that its parent died")
     words = ["engine=tiny", "study=smoke", f"output_root={tmp_path}", f"cache_root={tmp_path}/cache", "plots=false"]
     job = subprocess.Popen(
         [sys.executable, "-m", "kvshare_research", *words], cwd=ROOT, stdout=subprocess.DEVNULL,
@@ -94,12 +111,14 @@ def test_a_rank_killed_in_the_middle_leaves_what_was_measured(victim: str, tmp_p
     while job.poll() is None and said < 12:
         time.sleep(0.02)
         said = sum(path.read_bytes().count(b"\nO") for path in (tmp_path / "kvshare").glob(".*.diary"))
-    for process, rank in list(ranks_below(job.pid)):
+    ranks = dict(ranks_below(job.pid))
+    for process, rank in [*ranks.items(), (job.pid, "starter")]:
         if rank == victim:
             os.kill(process, signal.SIGKILL)
-    _, stderr = job.communicate(timeout=120)
+    _, stderr = job.communicate(timeout=120)  # until all that could write to it have ended
     assert job.returncode != 0
-    assert "marked partial" in stderr
+    assert not [process for process in ranks if Path(f"/proc/{process}").exists()]
+    assert stderr.count("marked partial") == 1
     (path,) = tmp_path.rglob("results.json")
     assert path.parent.name.endswith("-partial")
     assert not list((tmp_path / "kvshare").glob(".*.diary"))
