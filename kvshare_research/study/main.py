@@ -109,7 +109,7 @@ def _write(run: Run, session: Session | SimulatedSession, now: Provenance, *, pa
     if not session.results:
         return run.folder
     record = provenance.to_plain(now) | {"notes": session.notes, "config": dict(run.resolved)}
-    folder = report.write(session.results, record, run.folder, command(), partial)
+    folder = report.write(session.results, record, run.folder, command(), partial, plots=run.values.plots)
     for title, logs in session.logs.items():
         for place, data in logs.items():
             provenance.write_atomic(folder / "logs" / _file_name(title) / f"{place}.log", data)
