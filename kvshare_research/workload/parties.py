@@ -13,6 +13,7 @@ from kvshare_research.guard.quota import Oversubscribed
 from kvshare_research.workload.catalogue import LAYERS, AccountBytes, Catalogue, LayerScope, Template
 
 Table = Mapping[str, Any]
+WHOLE_MAX = (1 << 63) - 1  # what messages and tables can carry
 _LEVELS = {"public": PUBLIC, "tenant": TENANT, "user": USER}
 
 
@@ -75,7 +76,7 @@ class _Reader:
         where = f"tenants.{row['name']}.users"
         given = row.get("users", 1)
         if isinstance(given, Sequence) and not isinstance(given, str):
-            names = [str(u) for u in given]
+            names = [self.name(u, f"{where}.{i}") for i, u in enumerate(given)]
         else:
             names = [f"{row['name']}-{i + 1}" for i in range(self.whole(given, where))]
         if not names:
@@ -199,8 +200,7 @@ class _Reader:
         rows = [self.mapping(row, f"{where}.{i}", required, optional) for i, row in enumerate(value)]
         names = [row["name"] for row in rows]
         for i, name in enumerate(names):
-            if not isinstance(name, str) or not name:
-                raise self.wrong(f"{where}.{i}.name", name, "a name")
+            self.name(name, f"{where}.{i}.name")
             if name in names[:i]:
                 raise ConfigError(
                     f"{self.source}: `{name}` is defined twice in `{where}`, rows {names.index(name)} and {i}"
@@ -212,10 +212,20 @@ class _Reader:
             raise ConfigError(f"{self.source}: `{where}` names unknown {kind} `{name}`{did_you_mean(str(name), names)}")
         return list(names).index(str(name))
 
+    def name(self, value: Any, where: str) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise self.wrong(where, value, "a name")
+        if not value.isprintable():
+            raise self.wrong(where, value, "a name without control characters")
+        return value
+
     def whole(self, value: Any, where: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self.wrong(where, value, "a whole number, 0 or more")
+        if value > WHOLE_MAX:
+            raise self.wrong(where, value, "a whole number of at most 63 bits")
         return value
 
     def wrong(self, where: str, value: Any, expected: str) -> ConfigError:
-        return ConfigError(f"{self.source}: `{where}` is `{value}`, expected {expected}")
+        shown = ascii(value)[1:-1] if isinstance(value, str) and not value.isprintable() else value
+        return ConfigError(f"{self.source}: `{where}` is `{shown}`, expected {expected}")
