@@ -283,7 +283,7 @@ class Disclosure(Protocol):
     """Which tenant-scoped prefixes become shared. Its state belongs to whoever runs it, and changes only through it."""
 
     is_private: ClassVar[bool]  # whether what it releases carries an epsilon; if not, epsilon is infinite
-    unit: str  # what an epsilon protects: `tenant`, or `user`
+    unit: str  # what an epsilon protects: `tenant`, or `user` (then users of one tenant alone may release its prefixes)
     period_us: int  # time between releases; 0: at every request
 
     def initial_state(self) -> Any:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.nouns import Chain, Segment
 from kvshare_research.core.promotion import prefix
-from kvshare_research.core.rights import EVERYBODY, TENANT
+from kvshare_research.core.rights import EVERYBODY, GROUP, TENANT
 
 from .keys import KeyRing
 from .namespace import ModelSpace, chain
@@ -53,9 +53,12 @@ def offer(
     """The prompt's tenant-scoped front at the ends of its segments and at doubling depths, or None without one.
 
     The last segment's end is no template boundary, and at least one token stays private. User and session scopes are
-    never offered.
+    never offered. `segments` have the scopes asked for: text that the catalogue gives to a group is not offered, even
+    if its tenant has left the group and has it in its own scope; nor is what follows it.
     """
     run = [i for i, s in enumerate(scope_ids) if directory.scopes[s].level == TENANT]
+    groups = [i for i in run if directory.scopes[segments[i].scope_id].level == GROUP]
+    run = [i for i in run if not groups or i < groups[0]]
     if not run:
         return None
     ends = np.cumsum([s.token_count for s in segments]).tolist()

@@ -77,7 +77,7 @@ class Hasher:
         now_us = request.arrival_us
         scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory, now_us)
         segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
-        offered = self._offer(tokens, segments, scope_ids)
+        offered = self._offer(tokens, request.segments, scope_ids)
         if offered is not None and (blocks := offered.released_blocks(released)):
             count = blocks * self.space.block_tokens
             segments, scope_ids = widened(segments, scope_ids, offered.wider_id, count, self.directory)

@@ -106,6 +106,22 @@ def test_a_prefix_behind_group_text_widens_to_the_group_only() -> None:
     assert set(public.names).isdisjoint(offer.names), "a vote in the group is none in public"
 
 
+def test_text_of_a_group_is_not_offered_to_everybody_by_who_has_left_it() -> None:
+    """The text before it still is; a member's examples behind it are offered to the group."""
+    left = replace(HASHER, directory=DIRECTORY.revoked(1, 1))
+    scopes = (Scope(TENANT, 1), Scope(GROUP, 1), Scope(TENANT, 1))
+    for counts, blocks in (((0, 64, 64), None), ((2 * SIZE, 64, 64), 2)):
+        asked = tuple(
+            Segment(scope_id=DIRECTORY.scope_id(s), token_count=n) for s, n in zip(scopes, counts, strict=True) if n
+        )
+        request = replace(prompt(1, (16, 16, 16)).request, segments=asked)
+        offer = left.prompt(request, np.arange(sum(counts), dtype=np.uint32), warmup=False).offer
+        assert (offer and offer.blocks[-1]) == blocks
+    member = prompt(1, (64, 64, 16), front=Scope(GROUP, 1)).offer
+    assert member is not None
+    assert DIRECTORY.scopes[member.wider_id] == Scope(GROUP, 1)
+
+
 def test_promotion_in_the_fleet() -> None:
     """Before: each tenant computes its own copy. From the release on everybody hits, also the first; the tenants' user
     text is never shared; demotion makes it private again."""
