@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from kvshare_research.core.errors import ConfigError
+
 from .torch_spec import TorchEngineSpec
 
 if TYPE_CHECKING:
@@ -26,6 +28,19 @@ class Tiny(TorchEngineSpec):
     head_dim: int = 8
     context_tokens: int = 2048
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        super(Tiny, self).__post_init__()  # slots: the class is made anew, and a bare super() knows the first one
+        for field in ("layer_count", "head_count", "kv_head_count", "head_dim", "context_tokens"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"`engine.{field}` is `{getattr(self, field)}`, expected at least 1")
+        if self.head_count % self.kv_head_count:
+            raise ConfigError(
+                f"`engine.head_count` is `{self.head_count}`, expected a multiple of `engine.kv_head_count` "
+                f"(`{self.kv_head_count}`): heads share KV heads evenly"
+            )
+        if self.head_dim % 2:
+            raise ConfigError(f"`engine.head_dim` is `{self.head_dim}`, expected an even number: positions turn pairs")
 
     def open_model(self) -> tuple[str, torch.nn.Module, Tokenizer]:
         import torch

@@ -198,3 +198,14 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, content: bytes) -> No
         GgufFile(path)
     with pytest.raises(EngineError, match="is no readable GGUF file"):
         GgufFile(tmp_path / "none.gguf")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"head_count": 5}, {"kv_head_count": 0}, {"layer_count": 0}, {"head_dim": 7}, {"context_tokens": 0}]
+)
+def test_a_shape_no_model_has_is_refused_by_its_name(wrong: dict[str, int]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=f"`engine.{name}` is `{wrong[name]}`, expected"):
+        Tiny(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="`threads`"):
+        Tiny(threads=0)
