@@ -187,6 +187,10 @@ def _compose(config_name: str, task: Callable[[Any], int]) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:  # noqa: BLE001  (Hydra's many kinds, turned into our one line)
+        if type(error).__module__.partition(".")[0] == "yaml":
+            place = getattr(error, "problem_mark", None)
+            where = "a config" if place is None else f"{place.name}, line {place.line + 1}"
+            return _report(ConfigError(f"{where}: not YAML: {getattr(error, 'problem', error)}"))
         if type(error).__module__.partition(".")[0] not in ("hydra", "omegaconf"):
             return _report(error)
         from .help import explain

@@ -233,3 +233,10 @@ def _alive(output: str) -> list[int]:
     return left
 
 
+def test_a_config_that_is_no_yaml_is_named_with_its_line(probe: Probe, conf: Path) -> None:
+    (conf / "tenancy").mkdir()
+    (conf / "tenancy" / "mine.yaml").write_text("# mine\n_target_: {a: b\n")
+    done = probe("tenancy=mine")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {conf}/tenancy/mine.yaml, line ")
+    assert len(done.stderr.splitlines()) == 1
