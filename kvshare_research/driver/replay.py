@@ -61,12 +61,21 @@ def replay(data: bytes) -> Replayed:
 
 
 def main(paths: Sequence[str]) -> int:
-    """Replays the logs named on a command line and says of each in one line what came of it; 1 if any differs."""
+    """Replays the logs named on a command line and says of each what came of it; 1 if any differs, 2 without a log."""
+    asked = bool({"--help", "-h"} & set(paths))
+    if asked or not paths:
+        print("python -m kvshare_research.driver.replay LOG...: decides recorded logs again; give at least one log",
+              file=sys.stdout if asked else sys.stderr)  # fmt: skip
+        return 0 if asked else 2
     differing = 0
     for path in paths:
         try:
             done = replay(Path(path).read_bytes())
-        except (OSError, KvShareError) as error:
+        except OSError as error:
+            print(f"{path}: {error.strerror}", file=sys.stderr)
+            differing += 1
+            continue
+        except KvShareError as error:
             print(f"{path}: damaged, or no log of this version: {error}", file=sys.stderr)
             differing += 1
             continue

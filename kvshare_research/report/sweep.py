@@ -75,6 +75,9 @@ def _flat(value: Any, path: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0 if the report is written, 2 and one line if there is nothing to report."""
+    if {"--help", "-h"} & set(arguments):
+        print("python -m kvshare_research.report.sweep FOLDER: one report of all runs below FOLDER, in FOLDER/sweep")
+        return 0
     try:
         if len(arguments) != 1:
             raise ConfigError(f"given {len(arguments)} arguments, expected one: the folder of a sweep")
