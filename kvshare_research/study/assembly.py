@@ -43,6 +43,11 @@ class Limits:
     guess_us: int
     node_silence_us: int = SILENCE_US
 
+    def __post_init__(self) -> None:
+        for name in ("lease_us", "fetch_deadline_us", "admitted_max", "node_silence_us"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`limits.{name}` is `{getattr(self, name)}`, expected at least 1")
+
 
 def component(config: Config, group: str) -> Any:
     """The component that the configuration names for a group."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvshare_research.core.errors import ConfigError, KvShareError
+from kvshare_research.core.nouns import Status
 
 if TYPE_CHECKING:
     from kvshare_research.config import Run
@@ -89,7 +90,17 @@ def _play(run: Run, open_session: Open, now: Provenance) -> int:
     folder = _write(run, session, now, partial=False)
     diary.close()
     report.show(folder)
+    if (unserved := _unserved(session)) is not None:
+        raise KvShareError(f"no request was served; the first: {unserved}")
     return 0
+
+
+def _unserved(session: Session | SimulatedSession) -> str | None:
+    """Why the first request was not served, where none was; else None."""
+    outcomes = [outcome for case in session.results for outcome in case.outcomes]
+    if not outcomes or any(outcome.status == Status.DONE for outcome in outcomes):
+        return None
+    return str(outcomes[0].reason)
 
 
 def _require_writable(folder: Path) -> None:
@@ -113,7 +124,7 @@ def _write(run: Run, session: Session | SimulatedSession, now: Provenance, *, pa
     for title, logs in session.logs.items():
         for place, data in logs.items():
             provenance.write_atomic(folder / "logs" / _file_name(title) / f"{place}.log", data)
-    if not partial:
+    if not partial and _unserved(session) is None:  # else it is no result to be used again
         provenance.write_json(folder / provenance.FILE_NAME, provenance.to_plain(now))
     return folder
 

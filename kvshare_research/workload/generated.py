@@ -15,6 +15,7 @@ from kvshare_research.workload.base import PromptItem, Tokens, Workload, Workloa
 from kvshare_research.workload.cutting import Cut, MarkupTokens, check_markup, cut_for, cut_text, markup_tokens
 from kvshare_research.workload.texts import REFERENCE_CHARACTERS, REFERENCE_LETTERS, load_application
 
+PROMPT_TOKENS_MAX = 1 << 20  # the longest contexts that models are served with
 REQUEST_COUNT_MAX = 100_000  # a tenth of the references, so that drawing an unused one stays quick
 
 
@@ -48,7 +49,7 @@ class GeneratedWorkload(Workload):
     def __post_init__(self) -> None:
         between("application_count", self.application_count, 1, None)
         between("tenants_per_application", self.tenants_per_application, 1, None)
-        between("prompt_tokens", self.prompt_tokens, 2, None)
+        between("prompt_tokens", self.prompt_tokens, 2, PROMPT_TOKENS_MAX)
         between("output_tokens_max", self.output_tokens_max, 1, None)
         between("system_ratio", self.system_ratio, 0, 1)
         between("application_zipf_exponent", self.application_zipf_exponent, 0, None)

@@ -95,6 +95,8 @@ def test_disclosure_and_prefetch_are_axes_and_are_played_in_virtual_time(tmp_pat
         (("driver.event_loss_ratio=1.5",), "`driver.event_loss_ratio` and `driver.warmup_ratio` are shares"),
         (("driver.batch_max=0",), "`driver.batch_max` is `0`, expected 1 or more"),
         (("driver.nodes=4",), "driver.nodes"),
+        (("limits.admitted_max=0",), "`limits.admitted_max` is `0`, expected at least 1"),
+        (("workload.prompt_tokens=1000000000",), "`workload.prompt_tokens` is `1000000000`, expected at least 2 and at"),
         (("events.publish=true",), "`events.publish` tells what real workers hold; it needs driver=mpi"),
         (("retention=h2o",), "needs an engine that reports attention"),
     ],
@@ -104,3 +106,10 @@ def test_what_cannot_be_meant_is_refused_in_one_line(overrides: tuple[str, ...],
     assert done.returncode == 2
     assert words in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_serves_nobody_fails_with_the_reason_and_is_not_used_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = command(tmp_path, "engine=tiny", "study=single", "driver.pool_tokens=10")
+        assert done.returncode == 1
+        assert "error: no request was served; the first: " in done.stderr.splitlines()[-1]
