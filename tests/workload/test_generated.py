@@ -237,7 +237,7 @@ def test_the_workload_is_the_same_in_a_process_with_another_hash_seed(hash_seed)
         ({"overlap": 1.0}, "`workload.overlap` is `1.0`, expected a number above 0 and below 1"),
         ({"overlap": float("nan")}, "`workload.overlap` is `nan`, expected a number above 0 and below 1"),
         ({"request_count": 0}, "`workload.request_count` is `0`, expected at least 1 and at most 100000"),
-        ({"prompt_tokens": 1}, "`workload.prompt_tokens` is `1`, expected at least 2"),
+        ({"prompt_tokens": 1}, "`workload.prompt_tokens` is `1`, expected at least 2 and at most 1048576"),
         ({"system_ratio": 1.5}, "`workload.system_ratio` is `1.5`, expected at least 0 and at most 1"),
         ({"tenant_zipf_exponent": -1}, "`workload.tenant_zipf_exponent` is `-1`, expected at least 0"),
         ({"markup": "chatlm"}, "`workload.markup` is `chatlm`, expected a known chat format; did you mean `chatml`?"),
