@@ -26,6 +26,7 @@ from .html import Picture, render_html
 from .hypothesis import slo_table, verdict_tables
 from .tables import as_text
 
+RANDOM_WEIGHTS = "random_weights"  # in the provenance of a sweep
 RESULTS = "results.json"
 COSTS_KNOWN = "costs known"  # among the notes of a run
 HEADLINES = (
@@ -54,7 +55,7 @@ class Report:
 
 def build(
     results: Sequence[CaseResult], *, partial: bool = False, objective_us: float | None = None, selector: str = OURS,
-    known: Sequence[Mapping[str, Any]] = (),
+    known: Sequence[Mapping[str, Any]] = (), random_weights: bool = False,
 ) -> Report:  # fmt: skip
     """Rows, tables and notices of these results; pure, so it may be shown before anything is written.
 
@@ -70,7 +71,8 @@ def build(
         + slo_table(slo_rows(results, objective_us))
     )
     if results:
-        tables += verdict_tables(overlap_table(results, selector=selector, objective_us=objective_us))
+        cells = overlap_table(results, selector=selector, objective_us=objective_us)
+        tables += verdict_tables(cells, random_weights=random_weights)
     return Report(
         rows=rows,
         tables=tuple(tables),
@@ -95,8 +97,10 @@ def write(
     A complete run removes what a partial one left; a partial one touches nothing complete. `plots` False saves the
     time of drawing. ConfigError if the folder cannot be written or a library for reports is missing.
     """
-    known = _known(provenance)
-    report = build(results, partial=partial, objective_us=objective_us, selector=selector, known=known)
+    report = build(
+        results, partial=partial, objective_us=objective_us, selector=selector, known=_known(provenance),
+        random_weights=has_random_weights(provenance),
+    )  # fmt: skip
     whole = folder.with_name(folder.name.removesuffix(PARTIAL))
     unfinished = folder.with_name(whole.name + PARTIAL)
     target = unfinished if report.partial else whole
@@ -126,10 +130,19 @@ def _known(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return rows
 
 
+def has_random_weights(record: Mapping[str, Any]) -> bool:
+    """Whether the run, or one of a sweep's, was of a model with random weights, by its provenance."""
+    config = record.get("config")
+    engine = config.get("engine") if isinstance(config, Mapping) else None
+    target = engine.get("_target_") if isinstance(engine, Mapping) else None
+    return bool(record.get(RANDOM_WEIGHTS)) or target == "kvshare_research.engine.tiny.Tiny"
+
+
 def show(folder: Path) -> None:
     """Print the headlines of a written report and say where the rest is; ConfigError if there is no report."""
     stored = load_results(folder / RESULTS)
-    report = build(stored.cases, known=_known(stored.provenance))
+    record = stored.provenance
+    report = build(stored.cases, known=_known(record), random_weights=has_random_weights(record))
     print(as_text(headlines(report), report.notices))
     print(f"all {len(report.tables)} tables: {folder / TABLES}\nwith plots: {folder / 'report.html'}")
 

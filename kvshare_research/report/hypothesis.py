@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvshare_research.metrics.records import Label
 from kvshare_research.metrics.verdict import Cell, SloRow, Verdict
 
 from .content import Table
@@ -21,11 +22,13 @@ def _ours(cell: Cell) -> str:
     return factor(cell.ours) if cell.quantity.startswith("throughput") else percent_estimate(cell.ours)
 
 
-def verdict_tables(cells: Sequence[Cell]) -> list[Table]:
-    """One table per setting that was run, and one of the cells nobody ran."""
+def verdict_tables(cells: Sequence[Cell], *, random_weights: bool = False) -> list[Table]:
+    """One table per setting that was run, and one of the cells nobody ran. What a model of `random_weights` was
+    measured at says nothing of the note: no verdict is passed on it."""
     tables = []
     for where in dict.fromkeys(c.setting for c in cells):
         mine = [c for c in cells if c.setting == where]
+        silent = random_weights and where.startswith((Label.MEASURED, Label.EMULATED))
         remarks = list(dict.fromkeys(f"{overlap_name(c.overlap)}, {c.quantity}: {c.note}." for c in mine if c.note))
         tables.append(
             Table(
@@ -39,13 +42,14 @@ def verdict_tables(cells: Sequence[Cell]) -> list[Table]:
                         _claimed(c),
                         _ours(c),
                         f"{c.ours.samples:,}" if c.ours else "0",
-                        f"{c.verdict.value}, {c.side}" if c.side else c.verdict.value,
+                        "no verdict" if silent else f"{c.verdict.value}, {c.side}" if c.side else c.verdict.value,
                     )
                     for c in mine
                 ),
                 notes=(
                     "The note is a hypothesis: no paper we know contains its table.",
                     f"{Verdict.HOLDS}: our whole interval lies in the note's range. {Verdict.FAILS}: it lies outside.",
+                    *(("A model with random weights: no verdict.",) if silent else ()),
                     *remarks,
                 ),
             )

@@ -17,7 +17,7 @@ from typing import Any
 from kvshare_research.core.errors import ConfigError, KvShareError
 from kvshare_research.metrics.records import CaseResult, load_results
 
-from .artefacts import PARTIAL, RESULTS, show, write
+from .artefacts import PARTIAL, RANDOM_WEIGHTS, RESULTS, has_random_weights, show, write
 
 FOLDER = "sweep"
 TARGET = "_target_"
@@ -41,7 +41,8 @@ def sweep(folder: Path) -> Path:
             if other is not path:
                 raise ConfigError(f"{path.parent} and {other.parent} hold the same case; leave one of them out")
             cases.append(case)
-    provenance = {"runs": [str(path.parent) for path in paths]}
+    random_weights = any(has_random_weights(file.provenance) for file in files)
+    provenance = {"runs": [str(path.parent) for path in paths], RANDOM_WEIGHTS: random_weights}
     command = shlex.join(["python", "-m", "kvshare_research.report.sweep", str(folder)])
     return write(cases, provenance, folder / FOLDER, command)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvshare_research.metrics.records import CaseResult
 from kvshare_research.report import build
+from kvshare_research.report.artefacts import has_random_weights
 from kvshare_research.report.content import Table
 from kvshare_research.report.tables import WIDTH, as_text, split
 from tests.metrics.synthetic import make_case, make_study
@@ -74,3 +75,15 @@ def test_what_is_odd_is_said_first() -> None:
     assert "1 bytes moved" in text
     assert "carry no reason" in text
     assert not build([base, ours]).notices
+
+
+def test_no_verdict_is_passed_on_a_model_with_random_weights(study: list[CaseResult]) -> None:
+    """The figures stay; with a trained model the same cells have a verdict."""
+    for random_weights in (False, True):
+        tables = [t for t in build(study, random_weights=random_weights).tables if "note's table" in t.title]
+        ran = [t for t in tables if "not run" not in t.title]
+        assert ran
+        assert all((row[-1] == "no verdict") == random_weights for t in ran for row in t.rows)
+    target = "kvshare_research.engine.tiny.Tiny"
+    assert has_random_weights({"config": {"engine": {"_target_": target}}})
+    assert not has_random_weights({"config": {"engine": {"_target_": "kvshare_research.engine.smollm.SmolLm"}}})
