@@ -20,12 +20,12 @@ def judge(match: Match, chain: Chain, reader: Reader, directory: Directory, now_
         readable, why_not = further(readable, end, scope, reader, membership, now_us)
         if why_not is not None:
             break
-    held = longest_blocks(match.runs)
-    whole = held <= readable  # nothing to cut
+    if longest_blocks(match.runs) <= readable:  # nothing to cut
+        return Verdict(runs=match.runs, readable_blocks=readable, denied=())
     return Verdict(
-        runs=match.runs if whole else tuple(cut(run, readable) for run in match.runs if readable > 0),
+        runs=tuple(cut(run, readable) for run in match.runs if readable > 0),
         readable_blocks=readable,
-        denied=() if whole else ((MissReason.UNKNOWN if why_not is None else why_not, readable),),
+        denied=((MissReason.UNKNOWN if why_not is None else why_not, readable),),
     )
 
 
