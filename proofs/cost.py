@@ -346,3 +346,32 @@ def c8() -> Iterator[Obligation]:
     yield claim("a longer front is no better", overtaken, meet(front) <= meet(front + extra))
     behind = {**pre, "fetching still takes longer": computed(front + extra) < fetched(front + extra)}
     yield claim("a shorter front is no better", behind, meet(front + extra) <= meet(front))
+
+
+@theorem(
+    "C9",
+    "a node's pace scales every coefficient, rounded down by less than one picosecond; a pace of 1000 changes nothing",
+    costing.paced,
+)
+def c9() -> Iterator[Obligation]:
+    c = costing.PrefillCoefficients(*ints("c", COEFFICIENTS))
+    pace = z3.Int("pace")
+    for name, given, scaled in zip(c._fields, c, lift(costing.paced, c, pace), strict=True):
+        yield claim(name, {}, z3.And(1000 * scaled <= given * pace, given * pace < 1000 * scaled + 1000))
+    for name, given, scaled in zip(c._fields, c, lift(costing.paced, c, 1000), strict=True):
+        yield claim(f"{name} at 1000", {}, scaled == given)
+
+
+@theorem(
+    "C10",
+    "decoding takes what its steps take: none takes nothing, and one more reads the weights and all tokens before it",
+    costing.decode_ps,
+)
+def c10() -> Iterator[Obligation]:
+    step, each, context, half = z3.Ints("step_ps ps_per_token context half")
+    yield claim("none", {}, lift(costing.decode_ps, step, each, 0, context) == 0)
+    for parity in (0, 1):  # every number of steps is one of the two; Z3 then divides by two without searching
+        steps = 2 * half + parity
+        more = lift(costing.decode_ps, step, each, steps + 1, context)
+        now = lift(costing.decode_ps, step, each, steps, context)
+        yield claim(f"one more after 2n + {parity}", {}, more == now + step + each * (context + steps))
