@@ -127,8 +127,8 @@ class Fleet:
         self.barred: set[int] = set()  # requests since whose arrival no machine may think their tenant a member
         self.own: set[tuple[int, int, bytes]] = set()  # (node, request, hash) computed by the request itself
         self.content: dict[tuple[int, int], Content] = {}
-        self.transit: dict[tuple[int, int], tuple[Content | None, ...]] = {}  # by (asker, fetch id)
-        self.landing: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.transit: dict[tuple[int, int, int], tuple[Content | None, ...]] = {}  # by (holder, asker, fetch id)
+        self.landing: dict[tuple[int, int], m.Fetch] = {}
         self.reads = self.cross_reads = self.steps = 0
         self._stretch: dict[tuple[int, int], m.Prefill] = {}
         self.router = self._router()
@@ -224,6 +224,10 @@ class Fleet:
         if not (again and isinstance(wire.event, REPEATABLE)):
             del self.wires[position]
         self.now_us += 1
+        if isinstance(wire.event, m.FetchLanded) and wire.to is not None:
+            fetch = self.landing.get((wire.to, wire.event.fetch_id))
+            if fetch is not None and fetch.source != wire.source:
+                return  # as the driver: what another node sends for a fetch of an earlier life is not landed
         if wire.to is None:
             self._route(wire.event)  # type: ignore[arg-type]
         else:
@@ -289,7 +293,7 @@ class Fleet:
             done = m.DecodeDone(request_id=effect.request_id, tokens=(0,) * effect.token_count, elapsed_us=1)
             self._send_local(node, done)
         elif isinstance(effect, m.Fetch):
-            self.landing[node, effect.fetch_id] = effect.slots
+            self.landing[node, effect.fetch_id] = effect
             asked = m.FetchAsked(
                 fetch_id=effect.fetch_id, asker=node, reader=effect.reader, hashes=effect.hashes,
                 revision=self.workers[node].directory.revision, marks=effect.marks,
@@ -374,8 +378,7 @@ class Fleet:
             scope = self.content[node, slot].scope
             if reader is not None:
                 assert allowed(scope, reader, self.workers[node].directory), "sent to somebody without the right"
-        key = (effect.asker, effect.fetch_id)
-        self.transit[key] = tuple(self.content[node, slot] for slot in effect.slots)
+        self.transit[node, effect.asker, effect.fetch_id] = tuple(self.content[node, slot] for slot in effect.slots)
         landed = m.FetchLanded(
             fetch_id=effect.fetch_id, block_count=len(effect.slots), tickets=effect.tickets, origins=effect.origins,
             bytes_moved=64 * len(effect.slots), elapsed_us=2, merge_us=0, intact=True, marks=effect.marks,
@@ -390,10 +393,12 @@ class Fleet:
     def _land(self, node: int, event: m.FetchLanded) -> None:
         """The driver writes bytes only while the fetch is open; what is written must then be accepted or never read."""
         running = self.workers[node].fetching.running(event.fetch_id)
-        slots = self.landing.get((node, event.fetch_id))
-        if running is None or slots is None:
+        fetch = self.landing.get((node, event.fetch_id))
+        if running is None or fetch is None:
             return
-        for slot, content in zip(slots, self.transit[node, event.fetch_id], strict=True):
+        sent = self.transit[fetch.source, node, event.fetch_id]
+        assert len(sent) == len(fetch.slots), "a holder sends all that was asked for, or refuses"
+        for slot, content in zip(fetch.slots, sent, strict=True):
             if content is not None:
                 self.content[node, slot] = content
 
