@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.nouns import HASH_BYTES, TOKEN_NAME_BYTES, Chain, Match
+from kvshare_research.core.nouns import HASH_BYTES, TOKEN_NAME_BYTES, Chain
 from kvshare_research.core.ports import Index, IndexStore, Reads
+
+from .over import StoreOver
 
 
 @final
@@ -37,11 +39,12 @@ class RadixIndex(Index):
 
 
 @final
-class RadixStore(IndexStore):
+class RadixStore(StoreOver):
     """A tree of blocks seen in prompts, each an edge of tokens, over the inner store's account of who holds them."""
 
     def __init__(self, inner: IndexStore, named_blocks_max: int) -> None:
-        self.inner, self._most = inner, named_blocks_max
+        super().__init__(inner)
+        self._most = named_blocks_max
         self._names: OrderedDict[bytes, bytes] = OrderedDict()  # of each block, in order of last use
         self._parents: dict[bytes, bytes] = {}  # empty: a first block
         self._below: dict[bytes, list[tuple[bytes, bytes]]] = {}  # (token names, block) after a block, in order
@@ -108,31 +111,6 @@ class RadixStore(IndexStore):
         del siblings[bisect_left(siblings, (names, block))]
         if not siblings:
             del self._below[parent]
-
-    # ------------------------------------------------------------- as the inner store
-    def store(self, node: int, tier: int, parent: bytes | None, hashes: Sequence[bytes]) -> None:
-        """As the inner store."""
-        self.inner.store(node, tier, parent, hashes)
-
-    def remove(self, node: int, tier: int, hashes: Sequence[bytes]) -> int:
-        """As the inner store."""
-        return self.inner.remove(node, tier, hashes)
-
-    def clear(self, node: int, tier: int | None) -> None:
-        """As the inner store."""
-        self.inner.clear(node, tier)
-
-    def match(self, chain: Chain) -> Match:
-        """Whole blocks: as the inner store."""
-        return self.inner.match(chain)
-
-    def rows(self, node: int) -> tuple[tuple[int, bytes, bytes | None, int], ...]:
-        """As the inner store."""
-        return self.inner.rows(node)
-
-    def entry_count(self) -> int:
-        """As the inner store."""
-        return self.inner.entry_count()
 
 
 def _branch(chain: Chain, depth: int, block: bytes) -> Chain:
