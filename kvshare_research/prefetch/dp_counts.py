@@ -7,12 +7,12 @@ and cells below 2.5 sigma are dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvshare_research.core.ports import Prefetch, PrefetchIntent, Seen
+from kvshare_research.core.ports import Prefetch
 
 from .artefact import Artefact
 from .trained import Trained
@@ -36,14 +36,5 @@ def probabilities(artefact: Artefact, last: list[int]) -> NDArray[np.float64]:
 class DpCounts(Trained, Prefetch):
     """First-order transitions between released prefixes."""
 
-    def initial_state(self) -> Any:
-        return self.loaded("dp_counts")
-
-    def observe(self, state: Any, seen: Seen) -> Any:
-        return self.noted(state, seen)
-
-    def propose(self, state: Any, now_us: int) -> tuple[Any, tuple[PrefetchIntent, ...]]:
-        return self.proposed(state, probabilities)
-
-    def told(self, state: Any, promoted: frozenset[bytes]) -> tuple[Any, bool]:
-        return self.checked(state, promoted)
+    kind: ClassVar[str] = "dp_counts"
+    scores = staticmethod(probabilities)
