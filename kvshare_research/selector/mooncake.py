@@ -11,7 +11,7 @@ from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Action, QuoteTable
 from kvshare_research.core.ports import Selector
 
-from .rows import STAYING, first_per_executor, least, rows_of
+from .rows import first_per_executor, least, rows_of, stays
 
 
 @final
@@ -34,7 +34,7 @@ class Mooncake(Selector):
 
     def select(self, table: QuoteTable) -> int:
         """The row of the node with the least sum: its PULL of the longest run, or what it has."""
-        taken = first_per_executor(table, rows_of(table, *STAYING), -table.resident_blocks, table.action)
+        taken = stays(table)
         pulls = first_per_executor(
             table, rows_of(table, Action.PULL), -table.pulled_blocks, table.ttft_us, table.source
         )

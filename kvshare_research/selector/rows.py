@@ -78,7 +78,7 @@ def executors_of(table: QuoteTable) -> list[int]:
 
 def stays(table: QuoteTable) -> Rows:
     """For each executor, ascending, the row that serves there with what it has."""
-    return np.array([stay(table, executor) for executor in executors_of(table)], np.intp)
+    return first_per_executor(table, rows_of(table, *STAYING), -table.resident_blocks, table.action)
 
 
 def mixed(*parts: int) -> int:
