@@ -13,11 +13,12 @@ from . import account as rules
 from .account import Account, Node
 from .nouns import AccountSpec
 from .ports import Retention
-from .valuing import ORPHAN_SCORE as ORPHAN_SCORE
 from .valuing import Valuing
 from .victims import Block as Block
 from .victims import Evicted as Evicted
 from .victims import Rank, Victims, runs
+
+ORPHAN_SCORE = float("-inf")  # a block whose parent is gone cannot be matched: it goes first
 
 
 class Ledger:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
-from .foresight import front
 from .nouns import Chain, Request, Segment
 
 OPERATOR: Final = 0
@@ -23,11 +22,6 @@ INSTALLS_MAX: Final = 4  # under way at once, so that a release does not fill th
 def name_of(chain: Chain) -> bytes:
     """What a released prefix is called: the hash of its last block."""
     return chain.block_hash(chain.block_count - 1)
-
-
-def prefix(chain: Chain, block_count: int) -> Chain:
-    """The prefix of so many blocks."""
-    return front(chain, block_count)
 
 
 @final

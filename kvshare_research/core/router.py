@@ -14,7 +14,7 @@ from .directory import Directory
 from .foresight import Foresight, best_source, front, stand_in
 from .judging import judge
 from .loads import Loads, Service
-from .nouns import Action, Chain, Match, MissReason, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
+from .nouns import Action, Chain, Match, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
 from .planning import Decision, missed_tokens, plan_of
 from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
 from .promotion import OPERATOR, Promotion
@@ -375,8 +375,3 @@ class Router:
     def _ticked(self, event: m.Ticked, now_us: int) -> tuple[m.RouterEffect, ...]:
         self.replica.expire(now_us)
         return self._foresee(now_us)
-
-
-def miss_name(reason: int) -> str:
-    """The reason in words, for reports."""
-    return MissReason(reason).name.lower().replace("_", " ")

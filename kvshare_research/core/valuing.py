@@ -11,7 +11,6 @@ from .account import Account
 from .ports import BlockView, Retention
 from .victims import Block
 
-ORPHAN_SCORE = float("-inf")  # a block whose parent is gone cannot be matched: it goes first
 Future = Mapping[bytes, Sequence[int]]  # when each block will be asked for, by hash: ascending, in us
 
 

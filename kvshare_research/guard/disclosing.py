@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvshare_research.core.directory import Directory
+from kvshare_research.core.foresight import front
 from kvshare_research.core.nouns import Chain, Segment
-from kvshare_research.core.promotion import prefix
 from kvshare_research.core.rights import EVERYBODY, GROUP, TENANT
 
 from .keys import KeyRing
@@ -34,7 +34,7 @@ class Offer:
 
     def prefix(self, name: bytes) -> Chain:
         """The chain that the prefix of this name has once released."""
-        return prefix(self.chain, self.blocks[self.names.index(name)])
+        return front(self.chain, self.blocks[self.names.index(name)])
 
     def released_blocks(self, released: frozenset[bytes]) -> int:
         """Depth of the deepest released prefix; releasing one releases what it begins with. 0: none."""
