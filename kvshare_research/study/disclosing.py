@@ -129,6 +129,11 @@ def on_cluster(config: Mapping[str, Any], cluster: Cluster, hasher: Hasher) -> D
         if hasher.directory.expires():
             cluster.prepare = lambda request, tokens, _: hasher.chained(request, tokens)[:2]
         return None
+    return before_cluster(cluster, hasher, desk)
+
+
+def before_cluster(cluster: Cluster, hasher: Hasher, desk: Desk) -> Discloser:
+    """This desk stands in front of the router of the cluster's case."""
     assert cluster.router is not None
     router = cluster.router
     made = Discloser(hasher, desk, cluster.feed, lambda: router)
@@ -139,8 +144,11 @@ def on_cluster(config: Mapping[str, Any], cluster: Cluster, hasher: Hasher) -> D
 def in_simulator(config: Mapping[str, Any], simulator: Simulator, hasher: Hasher, seed: int) -> Discloser | None:
     """The same before a simulated router, with noise from the seed: whoever knows it knows the noise."""
     desk = desk_of(config, hasher.directory, SeededNoise(seed))
-    if desk is None:
-        return None
+    return None if desk is None else before_simulator(simulator, hasher, desk)
+
+
+def before_simulator(simulator: Simulator, hasher: Hasher, desk: Desk) -> Discloser:
+    """This desk stands in front of a simulated router."""
 
     def tell(event: m.RouterEvent) -> None:
         simulator.at(simulator.now_us, event)

@@ -160,11 +160,6 @@ SIGNALS: Mapping[str, Callable[[list[Outcome]], Floats]] = {
 }
 
 
-def _in_order(asked: list[Asked], outcomes: list[Outcome]) -> list[Outcome]:
-    found = {o.request_id: o for o in outcomes}
-    return [found[request.request_id] for request, _ in asked]
-
-
 @app("membership", module="kvshare_research.study.membership")
 def main(cfg: Mapping[str, Any], comm: Any) -> int:
     """The attack in virtual time, or on the ranks of this job."""

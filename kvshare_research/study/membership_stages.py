@@ -15,8 +15,8 @@ from kvshare_research.guard.namespace import ModelSpace
 from kvshare_research.privacy.desk import Desk
 
 from .assembly import StudyAssembly, component, parties
-from .disclosing import Discloser
-from .membership import Asked, Stage, _in_order
+from .disclosing import Discloser, before_cluster, before_simulator
+from .membership import Asked, Stage
 from .prompts import Hasher
 from .simulated import build_fleet, node_count_of
 
@@ -45,11 +45,7 @@ class SimulatedStage:
         return SeededNoise(self._run.values.seed)
 
     def open(self, desk: Desk) -> Discloser:
-        simulator = self._fleet.simulator
-        self._discloser = Discloser(
-            self._fleet.hasher, desk, lambda event: simulator.at(simulator.now_us, event),
-            lambda: simulator.router,
-        )  # fmt: skip
+        self._discloser = before_simulator(self._fleet.simulator, self._fleet.hasher, desk)
         return self._discloser
 
     def serve(self, asked: list[Asked]) -> list[Outcome]:
@@ -91,12 +87,8 @@ class RankStage:
         return SystemNoise()
 
     def open(self, desk: Desk) -> Discloser:
-        cluster = self._cluster
-        assert cluster.router is not None
-        router = cluster.router
-        made = Discloser(self._hasher, desk, cluster.feed, lambda: router)
-        cluster.prepare = lambda request, tokens, _: made.arrive(request, tokens, 0)  # it is released when told to
-        cluster.text_of = made.texts.get
+        made = before_cluster(self._cluster, self._hasher, desk)
+        self._cluster.prepare = lambda request, tokens, _: made.arrive(request, tokens, 0)  # released when told to
         return made
 
     def serve(self, asked: list[Asked]) -> list[Outcome]:
@@ -107,6 +99,11 @@ class RankStage:
         router = self._cluster.router
         assert router is not None
         self._cluster.wait_until(router.promotion.settled, "install what was released")
+
+
+def _in_order(asked: list[Asked], outcomes: list[Outcome]) -> list[Outcome]:
+    found = {o.request_id: o for o in outcomes}
+    return [found[request.request_id] for request, _ in asked]
 
 
 def simulated(run: Run, play: Callable[[Stage], int]) -> int:

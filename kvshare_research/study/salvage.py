@@ -101,6 +101,7 @@ def read_diary(data: bytes) -> tuple[list[CaseResult], dict[str, Any], str]:
     """The cases, the last one partial if it was under way, with provenance and command; a torn last line is no line."""
     cases: list[CaseResult] = []
     under_way: CaseResult | None = None
+    ended: list[Outcome] = []
     provenance: dict[str, Any] = {}
     command = ""
     for kind, body in _lines(data):
@@ -109,14 +110,15 @@ def read_diary(data: bytes) -> tuple[list[CaseResult], dict[str, Any], str]:
             provenance, command = head.provenance, head.command
         elif kind == b"B":
             (begun,) = decode_results(body).cases
-            under_way = replace(begun, partial=True, partial_reason=KILLED)
+            under_way, ended = replace(begun, partial=True, partial_reason=KILLED), []
         elif kind == b"O" and under_way is not None:
-            ended = msgspec.json.decode(body, type=Outcome, strict=False)
-            under_way = replace(under_way, outcomes=(*under_way.outcomes, ended))
+            ended.append(msgspec.json.decode(body, type=Outcome, strict=False))
         elif kind == b"E":
             cases += decode_results(body).cases
             under_way = None
-    return [*cases, *([under_way] if under_way is not None and under_way.outcomes else [])], provenance, command
+    if under_way is not None and ended:
+        cases.append(replace(under_way, outcomes=tuple(ended)))
+    return cases, provenance, command
 
 
 def _lines(data: bytes) -> Iterator[tuple[bytes, bytes]]:

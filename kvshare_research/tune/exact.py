@@ -14,6 +14,7 @@ from kvshare_research.config import Run
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Outcome, Status
 from kvshare_research.study.assembly import component, parties, priced
+from kvshare_research.study.settings import choice
 from kvshare_research.study.simulated import Fleet, build_fleet, node_count_of
 from kvshare_research.workload.base import WorkloadInput
 
@@ -37,7 +38,7 @@ class Setting:
         config = dict(self.run.resolved)
         if tunable is not None and weights is not None:
             values = dict(zip(tunable.names, np.asarray(weights, float).tolist(), strict=True))
-            config["selector"] = {"_target_": target_of(tunable)} | values
+            config["selector"] = choice("selector", tunable.selector) | values
         return config
 
     def windows(self, count: int, requests: int, skip: int = 0) -> list[list[Arrival]]:
@@ -78,12 +79,6 @@ class Setting:
             decode_ms_per_request=driver.decode_ps_per_request / PS_PER_MS,
             decode_ms_per_token=driver.decode_ps_per_token / PS_PER_MS,
         )
-
-
-def target_of(tunable: Tunable) -> str:
-    """The class behind a tunable selector, as configurations name it."""
-    words = "".join(word.capitalize() for word in tunable.selector.split("_"))
-    return f"kvshare_research.selector.{tunable.selector}.{words}"
 
 
 def tails_of(outcomes: list[Outcome], warmup: int) -> Tails:
