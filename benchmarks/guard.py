@@ -76,7 +76,7 @@ class Side:
         for node in range(given.nodes):
             self.router.handle(m.NodeJoined(node=node, incarnation=1, capacity_blocks=1 << 20), 0)
 
-    def asked(self, tenant: int, tokens: Times, number: int) -> tuple[Request, list[Segment]]:
+    def asked(self, tenant: int, number: int) -> tuple[Request, list[Segment]]:
         """The request of a tenant, with the scopes that its template asks for."""
         given, scopes = self.given, (EVERYBODY, Scope(GROUP, 1), Scope(TENANT, tenant), Scope(USER, tenant))
         counts = (given.public_tokens, given.group_tokens, given.tenant_tokens, given.user_tokens)
@@ -91,7 +91,7 @@ class Side:
 
     def decide(self, tenant: int, tokens: Any, number: int) -> tuple[list[float], int]:
         """Time of each stage in us, and the quoted TTFT; afterwards the executor holds the prompt."""
-        request, segments = self.asked(tenant, tokens, number)
+        request, segments = self.asked(tenant, number)
         clock, marks = time.thread_time_ns, [time.thread_time_ns()]
         ids = self.tenancy.scopes(tenant, segments, self.directory, number)
         marks.append(clock())

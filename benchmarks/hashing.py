@@ -138,7 +138,6 @@ def peers(tokens: Any) -> list[Contender]:
     except Exception as missing:  # noqa: BLE001 -- a package half imported fails in any way
         print(f"vLLM left out: {missing!r}", file=sys.stderr)
     return found
-    return found
 
 
 def measured(given: Settings) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class SglangTrees:
         self._trees[node].insert(self._tree.InsertParamsBinding(tokens, self._torch.arange(len(tokens))))
 
     def remove(self, event: Any) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("it cannot be told to remove a block")
 
     def finish(self) -> None: ...
 

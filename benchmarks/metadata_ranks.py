@@ -87,6 +87,10 @@ class Late:
     def unsent_bytes(self) -> int:
         return self.inner.unsent_bytes()
 
+    def drop(self, rank: int) -> None:
+        self._held = deque(held for held in self._held if held[1] != rank)
+        self.inner.drop(rank)
+
     def in_motion(self) -> bool:
         return self.inner.in_motion()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -85,8 +85,3 @@ def percentile_ms(outcomes: Sequence[Outcome], what: str, percent: float) -> flo
 def reuse(outcomes: Sequence[Outcome]) -> float:
     """Reused tokens over prompt tokens."""
     return 1 - sum(o.computed_tokens for o in outcomes) / sum(o.prompt_tokens for o in outcomes)
-
-
-def moved_arrivals(prompts: Sequence[Prompt], speed: float) -> list[Prompt]:
-    """The same prompts in less (`speed` above 1) or more time."""
-    return [replace(p, arrival_us=int(p.arrival_us / speed)) for p in prompts]

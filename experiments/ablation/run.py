@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,12 +35,7 @@ def mean_ms(outcomes: list[Outcome], tenant: int | None = None) -> float:
 def scattered(requests: int, seed: int) -> list[Prompt]:
     """The chats of R3, each request from any region."""
     rng = random.Random(f"ablation/{seed}")
-    chats = art_like(requests, tokens_per_s=20_000, seed=seed)
-    return [
-        Prompt(arrival_us=p.arrival_us, blocks=p.blocks, input_tokens=p.input_tokens, output_tokens=p.output_tokens,
-               ingress=rng.randrange(3), session=p.session)
-        for p in chats
-    ]  # fmt: skip
+    return [replace(p, ingress=rng.randrange(3)) for p in art_like(requests, tokens_per_s=20_000, seed=seed)]
 
 
 def terms(requests: int) -> dict[str, float]:

@@ -17,10 +17,10 @@ REQUESTS, TOKENS_PER_S, SMALL = 7_630, 17_000, 300
 def run(requests_max: int | None = None) -> dict[str, float]:
     """The published learned weights, and the same with nothing for the queue."""
     prompts = art_like(min(REQUESTS, requests_max or REQUESTS), tokens_per_s=TOKENS_PER_S, seed=6)
-    found = []
+    run_of, found = setting(*FLEET), []
     for weight in (0.5, 0.0):
         selector = {"_target_": GORGO, "rtt_weight": 0.276, "queue_weight": weight}
-        done = counted(play(setting(*FLEET), prompts, selector)[0])
+        done = counted(play(run_of, prompts, selector)[0])
         busiest = max(Counter(o.executor for o in done).values()) / len(done)
         times = [percentile_ms(done, what, 95) for what in ("ttft_us", "end_to_end_us")]
         found.append((busiest, *times))

@@ -49,10 +49,10 @@ def prompts(
 
 def gain(count: int, templates: int, **how: Any) -> tuple[float, float]:
     """(isolated over shared mean TTFT, index entries per block of all prompts when shared)."""
-    means, entries = {}, 0.0
+    run_of, means, entries = setting(*FLEET), {}, 0.0
     for share in (False, True):
         given = prompts(count, templates, share=share, **how)
-        outcomes, simulator = play(setting(*FLEET), given, "cheapest", tenants=PARTIES)
+        outcomes, simulator = play(run_of, given, "cheapest", tenants=PARTIES)
         means[share] = fmean(o.ttft_us for o in counted(outcomes))
         entries = simulator.router.replica.store.entry_count() / sum(len(p.blocks) for p in given)
         told = f"mean TTFT {means[share] / 1e3:.0f} ms, reuse {reuse(counted(outcomes)):.3f}, {entries:.2f} entries"

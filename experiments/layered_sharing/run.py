@@ -115,7 +115,7 @@ class Town:
         return [self.request(*rows[k]) for k in rng.permutation(len(rows))]
 
 
-def promoted(town: Town, sim: Simulator, prefixes: tuple[Chain, ...]) -> None:
+def promoted(sim: Simulator, prefixes: tuple[Chain, ...]) -> None:
     """The operator has installed what is released."""
     sim.at(sim.now_us, m.PrefixesReleased(prefixes=prefixes))
     sim.run()
@@ -130,7 +130,7 @@ def played(town: Town, rules: Rules) -> list[Outcome]:
             desk.vote(town.hasher.prompt(request, tokens, warmup=False).offer, request)
         desk.advance(SECOND)
     sim = town.sim(rules)
-    promoted(town, sim, desk.prefixes())
+    promoted(sim, desk.prefixes())
     start_us = sim.now_us
     for i, (request, tokens) in enumerate(town.day(2, rules)):
         made, chain, _ = town.hasher.chained(request, tokens, sim.router.promoted)
@@ -162,7 +162,7 @@ def leak(town: Town, layer: int, *, release: bool) -> tuple[float, float, float]
 
     if release:
         offers = [town.hasher.chained(*town.request(VICTIM, p, Rules()))[2] for p in parts]  # type: ignore[arg-type]
-        promoted(town, sim, tuple(o.prefix(o.names[-1]) for o in offers if o is not None))
+        promoted(sim, tuple(o.prefix(o.names[-1]) for o in offers if o is not None))
     for tenant in (ATTACKER, VICTIM):  # what lies before
         send(tenant, 0, "warm")
     ttft = []
