@@ -18,8 +18,6 @@ from .victims import Block as Block
 from .victims import Evicted as Evicted
 from .victims import Rank, Victims, runs
 
-ORPHAN_SCORE = float("-inf")  # a block whose parent is gone cannot be matched: it goes first
-
 
 class Ledger:
     """Slots, blocks and accounts of one node. A refused operation changes nothing but what it evicted and reports."""
@@ -293,7 +291,7 @@ class Ledger:
     def _score(self, block: Block, now_us: int) -> float:
         """What the block is worth keeping; one that cannot be matched any more, nothing."""
         if block.parent is not None and block.parent not in self._slot_of:
-            return ORPHAN_SCORE
+            return float("-inf")  # a block whose parent is gone cannot be matched: it goes first
         return self.values.score(block, now_us)
 
     def want(self, hashes: Sequence[bytes], step: int, now_us: int) -> None:
