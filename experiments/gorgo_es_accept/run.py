@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.table import show
-from kvshare_research.tune.search import TOLERANCE, accepts_published, accepts_repaired
+from kvshare_research.selector.one_plus_one import TOLERANCE, accepts_published, accepts_repaired
 
 
 def run() -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log, sqrt
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -13,12 +13,13 @@ from typing import Literal
 
 from experiments.table import show
 from kvshare_research.core.costing import PrefillCoefficients, prefill_ps
+from kvshare_research.selector.rejection import EarlyRejection, decoding_at
 
-Mode = Literal["baseline", "early", "predictive"]
+Mode = Literal["none", "early", "predicted"]  # none: turned away only when the decode stage is reached
 PREFILL = PrefillCoefficients(28_930_000_000, 186_000_000, 4_000_000, 2_550, 2_550)  # as conf/driver/simulator.yaml
 INSTANCES = 8  # of each kind, as published
-TTFT_S, TBT_S = 30.0, 0.1  # the objectives
-STEP_S, STEP_S_PER_REQUEST = 0.02, 0.0062  # of a decode iteration, assumed: 12 meet the objective, as many as prefills
+# Objectives as published; a decode step is assumed: 12 requests meet the objective, as many as are prefilled.
+RULE = EarlyRejection(ttft_objective_us=30_000_000, tbt_objective_us=100_000, step_us=20_000, request_us=6_200)
 MEDIAN_IN, MEAN_IN, MEAN_OUT = 6_909, 12_035, 343  # of Mooncake's conversation trace
 REQUESTS, RATE_PER_S, SMALL = 23_000, 3.4, 500  # the rate at which about as many are turned away as published
 
@@ -27,7 +28,7 @@ REQUESTS, RATE_PER_S, SMALL = 23_000, 3.4, 500  # the rate at which about as man
 class Cluster:
     """Prefill instances with queues, decode instances with batches; `heap` holds (time, order, what, request)."""
 
-    mode: Mode
+    rule: EarlyRejection
     free_s: list[float] = field(default_factory=lambda: [0.0] * INSTANCES)  # when each prefill queue is empty
     prefilling: list[tuple[float, int]] = field(default_factory=list)  # (end, decode instance)
     decoding: list[list[float]] = field(default_factory=lambda: [[] for _ in range(INSTANCES)])  # when each began
@@ -36,28 +37,22 @@ class Cluster:
     loads: list[float] = field(default_factory=list)
     mean_decode_s: float = 10.0
 
-    def load(self, batch: float) -> float:
-        """Time between tokens over its objective."""
-        return (STEP_S + STEP_S_PER_REQUEST * batch) / TBT_S
-
     def target(self) -> int:
         """The decode instance with the fewest requests."""
         return min(range(INSTANCES), key=lambda i: (len(self.decoding[i]), i))
 
     def expected(self, at_s: float) -> float:
-        """Requests per decode instance at a later time: prefills that end before it come, those too old go."""
-        staying = sum(since + self.mean_decode_s > at_s for batch in self.decoding for since in batch)
-        coming = sum(end <= at_s and end + self.mean_decode_s > at_s for end, _ in self.prefilling)
-        return (staying + coming) / INSTANCES
+        """Requests per decode instance at a later time."""
+        since, ends = (s for batch in self.decoding for s in batch), (end for end, _ in self.prefilling)
+        return decoding_at(at_s, since, ends, self.mean_decode_s) / INSTANCES
 
     def admits(self, now_s: float, prefill_s: float) -> float | None:
         """When the prefill ends; None if the request is turned away on arrival."""
         at = min(range(INSTANCES), key=lambda i: (self.free_s[i], i))
         end_s = max(self.free_s[at], now_s) + prefill_s
-        if (end_s - now_s) / TTFT_S > 1:
-            return None
-        batch = {"baseline": 0.0, "early": len(self.decoding[self.target()]) + 1.0}.get(self.mode)
-        if self.load(self.expected(end_s) + 1 if batch is None else batch) > 1:
+        ttft_us, now = (end_s - now_s) * 1e6, len(self.decoding[self.target()]) + 1
+        too_late = self.rule.prefill_load(ttft_us) > 1  # in all modes
+        if too_late or self.rule.refusal(ttft_us, now, self.expected(end_s) + 1):
             return None
         self.free_s[at] = end_s
         return end_s
@@ -65,7 +60,7 @@ class Cluster:
 
 def play(mode: Mode, requests: int, seed: int = 1) -> Cluster:
     """The same arrivals under one mode."""
-    rng, cluster = random.Random(f"rejection/{seed}"), Cluster(mode)
+    rng, cluster = random.Random(f"rejection/{seed}"), Cluster(replace(RULE, mode=mode))
     sigma = sqrt(2 * log(MEAN_IN / MEDIAN_IN))
     heap: list[tuple[float, int, str, int]] = []
     now_s = 0.0
@@ -76,7 +71,7 @@ def play(mode: Mode, requests: int, seed: int = 1) -> Cluster:
     while heap:
         now_s, i, what, value = heapq.heappop(heap)
         if what == "arrive":
-            cluster.loads.append(cluster.load(fmean(map(len, cluster.decoding))))
+            cluster.loads.append(RULE.decode_load(fmean(map(len, cluster.decoding))))
             end_s = cluster.admits(now_s, prefill_ps(PREFILL, value, 0) / 1e12)
             if end_s is None:
                 cluster.rejected += 1
@@ -86,11 +81,11 @@ def play(mode: Mode, requests: int, seed: int = 1) -> Cluster:
         elif what == "prefilled":
             cluster.prefilling.remove((now_s, i))
             at = cluster.target()
-            if cluster.load(len(cluster.decoding[at]) + 1) > 1:
+            if RULE.decode_load(len(cluster.decoding[at]) + 1) > 1:
                 cluster.rejected += 1
                 cluster.in_vain += 1
                 continue
-            took_s = outputs[i] * cluster.load(len(cluster.decoding[at]) + 1) * TBT_S
+            took_s = outputs[i] * RULE.decode_load(len(cluster.decoding[at]) + 1) * RULE.tbt_objective_us / 1e6
             cluster.mean_decode_s += 0.02 * (took_s - cluster.mean_decode_s)
             cluster.decoding[at].append(now_s)
             heapq.heappush(heap, (now_s + took_s, i, "decoded", at))
@@ -102,7 +97,7 @@ def play(mode: Mode, requests: int, seed: int = 1) -> Cluster:
 def run(requests_max: int | None = None) -> dict[str, float]:
     """The three modes on the same arrivals."""
     requests = min(REQUESTS, requests_max or REQUESTS)
-    modes: tuple[Mode, ...] = ("baseline", "early", "predictive")
+    modes: tuple[Mode, ...] = ("none", "early", "predicted")
     found = {mode: play(mode, requests) for mode in modes}
     swing = {mode: pstdev(c.loads[len(c.loads) // 10 :]) for mode, c in found.items()}
     for mode, cluster in found.items():
@@ -114,7 +109,7 @@ def run(requests_max: int | None = None) -> dict[str, float]:
         "rejected by prediction over early": predictive.rejected / max(1, early.rejected),
         "prefills in vain, baseline, share of requests": baseline.in_vain / requests,
         "prefills in vain by prediction over baseline": predictive.in_vain / max(1, baseline.in_vain),
-        "swing of the decode load, prediction over early": swing["predictive"] / swing["early"],
+        "swing of the decode load, prediction over early": swing["predicted"] / swing["early"],
     }
 
 

@@ -13,9 +13,10 @@ from hydra import compose, initialize_config_dir
 from kvshare_research.cli import conf_root
 from kvshare_research.config import check, plain
 from kvshare_research.metrics.statistics import Estimate, interval
+from kvshare_research.selector.one_plus_one import accepts_published, accepts_repaired
 from kvshare_research.tune.main import Judge, judges
 from kvshare_research.tune.scores import TUNABLE
-from kvshare_research.tune.search import accepts_published, accepts_repaired, cma_es, one_plus_one_es
+from kvshare_research.tune.search import cma_es, one_plus_one_es
 
 NODES, REQUESTS, HELD_OUT, EVALUATIONS, POPULATION, CONFIRMED = 12, 1000, 10, 300, 20, 5
 SEEDS = (0, 1, 2)

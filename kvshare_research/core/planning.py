@@ -18,6 +18,7 @@ class Decision:
     match: Match
     verdict: Verdict
     best_blocks: int
+    refusal: str = ""  # why the selector would turn the request away; empty: it lets it in
 
 
 def plan_of(table: QuoteTable, row: int, request_id: int) -> Plan:

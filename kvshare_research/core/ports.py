@@ -114,11 +114,41 @@ class Cost(Protocol):
     def quote(self, given: QuoteInput) -> QuoteTable: ...
 
 
+class UnderWay(NamedTuple):
+    """A request dispatched and not ended, as the router knows it. Times in us of the router's clock."""
+
+    node: int
+    first_token_us: int | None  # when it came; None: not yet
+    expected_us: int  # when it was quoted to come
+
+
 class Selector(Protocol):
-    """Which way is taken."""
+    """Which way is taken; for some, whether a request is let in at all, and what is learned from answers.
+
+    A selector is a value: what one `learns` is a state that its router keeps, and it changes only by `answered`.
+    """
+
+    may_refuse: ClassVar[bool] = False  # whether `refuses` has to be asked
+    learns: ClassVar[bool] = False  # whether `now` depends on the state
 
     def select(self, table: QuoteTable) -> int:
         """The row to follow. Equal tables give equal answers; the order of rows does not matter."""
+
+    def refuses(self, table: QuoteTable, row: int, under_way: Sequence[UnderWay], now_us: int) -> str:
+        """Why a request that would take this row is turned away before any work; empty: it is let in."""
+        return ""
+
+    def initial_state(self) -> Any:
+        """The state before any answer."""
+        return None
+
+    def now(self, state: Any) -> Selector:
+        """What decides in this state."""
+        return self
+
+    def answered(self, state: Any, ttft_us: int) -> Any:
+        """The state after one more first token."""
+        return state
 
 
 class BlockView(NamedTuple):

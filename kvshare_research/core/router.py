@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from . import messages as m
+from .choosing import Choosing
 from .directory import Directory
 from .foresight import Foresight, best_source, front, stand_in
 from .judging import judge
 from .loads import Loads, Service
 from .nouns import Action, Chain, Match, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
 from .planning import Decision, missed_tokens, plan_of
-from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
+from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector, UnderWay
 from .promotion import OPERATOR, Promotion
 from .replica import Replica
 from .runs import longest_blocks
@@ -49,6 +50,11 @@ class _Pending:
     returned: bool = False
     first_token_us: int | None = None
 
+    @property
+    def under_way(self) -> UnderWay:
+        plan = self.decision.plan
+        return UnderWay(plan.executor, self.first_token_us, self.received_us + plan.quoted_ttft_us)
+
 
 class Router:
     """Decides where and how each request is served. Owns its stores; reads no clock."""
@@ -60,6 +66,7 @@ class Router:
         self.directory = directory
         self.links = links
         self.replica = Replica(index, node_count)
+        self.choosing = Choosing(policy.selector)
         self.foresight = None if policy.prefetch is None else Foresight(policy.prefetch)
         self._loads = Loads(node_count)
         self._pending: dict[int, _Pending] = {}
@@ -108,11 +115,15 @@ class Router:
         request, chain = arrived.request, arrived.chain
         match = self.replica.match(chain)
         verdict, table = self._quoted(request, chain, match, now_us, excluded)
-        row = self.policy.selector.select(table)
+        row = self.choosing.row(table)
+        refusal = self.choosing.refusal(table, row, (p.under_way for p in self._pending.values()), now_us)
         plan = plan_of(table, row, request.request_id)
         serial = self.policy.batch_max == 1
         service = self._loads.service(table, row, keeps_engine=serial)
-        return Decision(plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks), service
+        decided = Decision(
+            plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks, refusal=refusal
+        )  # fmt: skip
+        return decided, service
 
     def _arrived(self, event: m.Arrived, now_us: int) -> tuple[m.RouterEffect, ...]:
         wanted = event.request.executor
@@ -122,6 +133,8 @@ class Router:
             reason = "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
             return self._rejected(event, reason, now_us)
         decision, service = self._plan(event, now_us)
+        if decision.refusal and event.request.tenant_id != OPERATOR:
+            return self._rejected(event, decision.refusal, now_us)
         self.replica.store.seen(event.chain)
         return self._dispatched(event, decision, service, now_us, received_us=now_us)
 
@@ -215,6 +228,8 @@ class Router:
         if pending.first_token_us is None:
             pending.first_token_us = now_us
             self._loads.answered(event.node, event.request_id, now_us)
+            if pending.arrived.request.tenant_id != OPERATOR:
+                self.choosing.answered(now_us - pending.received_us)
         return ()
 
     def _completed(self, event: m.Completed, now_us: int) -> tuple[m.RouterEffect, ...]:

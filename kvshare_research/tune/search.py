@@ -12,13 +12,12 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from kvshare_research.selector.one_plus_one import Accepts, Climb
+
 from .scores import Tunable
 
 Floats = NDArray[np.float64]
 Losses = Callable[[Floats], Floats]  # of each row of weights; smaller is better
-
-TOLERANCE = 0.005  # of GORGO v3's accept rule
-_SIGMA_START, _SIGMA_MIN, _DECAY, _SUCCESS_WINDOW, _SUCCESS_TARGET = 0.5, 0.05, 0.817, 8, 0.2
 
 
 @final
@@ -74,52 +73,28 @@ def cma_es(tunable: Tunable, losses: Losses, *, evaluations: int, population: in
     return found
 
 
-def accepts_published(score: float, best: float) -> bool:
-    """GORGO v3's rule for scores of which larger is better: score > best * (1 + tolerance)."""
-    return score > best * (1 + TOLERANCE)
-
-
-def accepts_repaired(score: float, best: float) -> bool:
-    """Better by more than the tolerance of its size, whatever the sign."""
-    return score > best + TOLERANCE * abs(best)
-
-
-Accepts = Callable[[float, float], bool]
-
-
 def one_plus_one_es(
     tunable: Tunable, losses: Losses, accepts: Accepts, *, evaluations: int, seeds: tuple[int, ...]
 ) -> list[Found]:
-    """GORGO v3's (1+1)-ES, a chain per seed, evaluated side by side; the last row of each is what it ended on.
-
-    x' = clip(exp(ln x + sigma N(0, I))); sigma is multiplied by .817 while fewer than a fifth of the last eight tries
-    succeeded, else divided (arXiv 2602.11688; its repository's hill climber). Scores are negative losses, as theirs.
-    """
+    """GORGO v3's (1+1)-ES (`selector/one_plus_one.py`), a chain per seed, evaluated side by side; the last row of each
+    is what it ended on. Scores are negative losses, as theirs."""
     low, high = np.log(tunable.low), np.log(tunable.high)
     chances = [np.random.default_rng(seed) for seed in seeds]
-    at = np.tile(np.log(tunable.published), (len(seeds), 1))
-    sigma = np.full(len(seeds), _SIGMA_START)
-    wins: list[list[bool]] = [[] for _ in seeds]
-    first = losses(np.exp(at))
-    best = -first
+    start = np.tile(np.log(tunable.published), (len(seeds), 1))
+    first = losses(np.exp(start))
+    climbs = [Climb(at=tuple(row), best=-loss) for row, loss in zip(start.tolist(), first.tolist(), strict=True)]
     found = [Found() for _ in seeds]
     for i, row in enumerate(found):
-        row.add(np.exp(at[i : i + 1]), first[i : i + 1])
+        row.add(np.exp(start[i : i + 1]), first[i : i + 1])
     for _ in range(evaluations - 1):
-        noise = np.array([chance.standard_normal(at.shape[1]) for chance in chances])
-        tried = np.clip(at + sigma[:, None] * noise, low, high)
+        noise = np.array([chance.standard_normal(start.shape[1]) for chance in chances])
+        tried = np.array([climb.tried(n, low, high) for climb, n in zip(climbs, noise, strict=True)])
         values = losses(np.exp(tried))
         for i, value in enumerate(values.tolist()):
             found[i].add(np.exp(tried[i : i + 1]), values[i : i + 1])
-            won = accepts(-value, float(best[i]))
-            wins[i] = [*wins[i], won][-_SUCCESS_WINDOW:]
-            if won:
-                at[i], best[i] = tried[i], -value
-            if len(wins[i]) == _SUCCESS_WINDOW:
-                few = np.mean(wins[i]) < _SUCCESS_TARGET
-                sigma[i] = max(_SIGMA_MIN, sigma[i] * _DECAY if few else sigma[i] / _DECAY)
-    for i, row in enumerate(found):
-        row.add(np.exp(at[i : i + 1]), -best[i : i + 1])
+            climbs[i] = climbs[i].settled(tried[i], -value, accepts)
+    for row, climb in zip(found, climbs, strict=True):
+        row.add(np.exp(np.array([climb.at])), np.array([-climb.best]))
     return found
 
 

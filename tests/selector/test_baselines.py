@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations
@@ -10,6 +11,7 @@ import pytest
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import QuoteTable
+from kvshare_research.core.ports import UnderWay
 from kvshare_research.selector.aibrix_prefix import AibrixPrefix
 from kvshare_research.selector.consistent_hash import ConsistentHash
 from kvshare_research.selector.dynamo_kv import DynamoKv
@@ -26,12 +28,13 @@ from kvshare_research.selector.sglang_cache_aware import SglangCacheAware
 from kvshare_research.selector.skywalker import Skywalker
 from kvshare_research.testing.tables import random_input, table_of
 
-from .test_contract import COST, NAMES, load
+from .test_contract import CONF, COST, NAMES, load
 from .test_golden import FAR, IDLE, ROWS, TABLE
 
 # TABLE: node 0 is the ingress with 300 tokens waiting and 128 of 1,024 cached (row 1 serves there); node 1, 10 ms away,
 # is idle and empty (row 3); node 2, 100 ms away, has 50 tokens waiting and 640 cached (row 6).
 HOME, EMPTY, HOLDER = 1, 3, 6
+NOW_US = 10_000_000
 
 
 def changed(**by_node: dict[str, int]) -> QuoteTable:
@@ -44,7 +47,11 @@ def draws(selector, table: QuoteTable, count: int = 600) -> Counter[int]:
 
 
 def test_random_is_uniform() -> None:
-    assert {row: round(n / 3000, 1) for row, n in draws(Random(), TABLE, 3000).items()} == {HOME: 0.3, EMPTY: 0.3, HOLDER: 0.3}
+    assert {row: round(n / 3000, 1) for row, n in draws(Random(), TABLE, 3000).items()} == {
+        HOME: 0.3,
+        EMPTY: 0.3,
+        HOLDER: 0.3,
+    }
 
 
 def test_round_robin_takes_turns_by_the_counter_of_the_request() -> None:
@@ -83,7 +90,9 @@ def test_a_ring_moves_only_the_sessions_of_a_lost_node() -> None:
 def test_session_affinity_follows_the_start_and_nothing_else() -> None:
     loaded = changed(node0={"queued_requests": 99, "queued_tokens": 99_999}, node2={"queued_requests": 50})
     for start in range(50):
-        assert SessionAffinity().select(replace(TABLE, start=start)) == SessionAffinity().select(replace(loaded, start=start))
+        assert SessionAffinity().select(replace(TABLE, start=start)) == SessionAffinity().select(
+            replace(loaded, start=start)
+        )
     assert set(draws(SessionAffinity(), TABLE)) == {HOME, EMPTY, HOLDER}
 
 
@@ -107,7 +116,10 @@ def test_aibrix_leaves_out_what_is_above_mean_and_sigma() -> None:
 def test_preble_exploits_a_long_match_and_explores_a_short_one() -> None:
     """640 cached > 384 missed. With 424 cached < 600 missed it compares L + P: 1,196, 1,024 and 500 + 600 ms."""
     assert PrebleE2().select(TABLE) == HOLDER
-    short = [row | ({"uncached_tokens": 600, "prefill_us": 600_000} if row.get("resident_blocks") == 40 else {}) for row in ROWS]
+    short = [
+        row | ({"uncached_tokens": 600, "prefill_us": 600_000} if row.get("resident_blocks") == 40 else {})
+        for row in ROWS
+    ]
     assert PrebleE2().select(table_of(short)) == HOLDER
     late = [row | ({"queue_us": 500_000} if row["executor"] == 2 else {}) for row in short]
     assert PrebleE2().select(table_of(late)) == EMPTY
@@ -162,12 +174,66 @@ def test_skywalker_leaves_home_only_for_a_free_node() -> None:
     assert "queue_us" not in IDLE
 
 
+def decisions(name: str, tables: list[QuoteTable]) -> list[tuple[int, str]]:
+    """What a selector does in each situation, and whom it turns away; ten first tokens come after each."""
+    selector, chance = load(name), random.Random(5)
+    state = selector.initial_state()
+    made = []
+    for table in tables:
+        count = chance.choice([0, 3, 2_000])
+        nodes = [chance.choice(table.executor.tolist()) for _ in range(count)]
+        came = [chance.choice([None, 0, NOW_US]) for _ in nodes]
+        under_way = [UnderWay(n, c, chance.randrange(2 * NOW_US)) for n, c in zip(nodes, came, strict=True)]
+        now = selector.now(state)
+        row = now.select(table)
+        made.append((row, now.refuses(table, row, under_way, NOW_US)))
+        for _ in range(10):
+            state = selector.answered(state, int(chance.lognormvariate(13, 0.05)))
+    return made
+
+
 def test_no_two_selectors_are_the_same_policy() -> None:
-    """On 250 drawn situations each selector decides differently from every other at least once."""
+    """On 400 drawn situations each selector decides differently from every other at least once."""
     tables = [
-        replace(table, draw=i, session=i % 7, start=i % 11)
-        for i, table in enumerate(COST.quote(random_input(seed)) for seed in range(250))
+        replace(table, draw=i, session=i % 7, start=i % 11, decode_us=NOW_US // 2)
+        for i, table in enumerate(COST.quote(random_input(seed)) for seed in range(400))
         if len(table)
     ]
-    decisions = {name: [load(name).select(table) for table in tables] for name in NAMES}
-    assert [pair for pair in combinations(NAMES, 2) if decisions[pair[0]] == decisions[pair[1]]] == []
+    made = {name: decisions(name, tables) for name in NAMES}
+    assert [pair for pair in combinations(NAMES, 2) if made[pair[0]] == made[pair[1]]] == []
+
+
+# What comparisons are asked to be made with, and where it is: a selector, or a preset of several groups.
+BASELINES = {
+    "random": "selector/random",
+    "round robin": "selector/round_robin",
+    "least request": "selector/least_request",
+    "least load": "selector/least_loaded",
+    "power of two": "selector/power_of_two",
+    "consistent hash": "selector/consistent_hash",
+    "session affinity": "selector/session_affinity",
+    "SGLang's cache-aware router": "selector/sglang_cache_aware",
+    "AIBrix's prefix router": "selector/aibrix_prefix",
+    "Preble's E2": "selector/preble_e2",
+    "llm-d's profile": "selector/llmd_profile",
+    "Dynamo's KV router": "selector/dynamo_kv",
+    "Dynamo's lmetric": "selector/dynamo_lmetric",
+    "Mooncake's Conductor": "selector/mooncake",
+    "Mooncake, early rejection": "selector/mooncake_early",
+    "Mooncake, early rejection by prediction": "selector/mooncake_predicted",
+    "GORGO v1": "selector/gorgo_v1",
+    "GORGO v3": "selector/gorgo",
+    "GORGO v3, online": "selector/gorgo_online",
+    "GORGO v3, online, repaired": "selector/gorgo_online_repaired",
+    "SkyWalker": "selector/skywalker",
+    "the note's threshold": "selector/note_threshold",
+    "cheapest": "selector/cheapest",
+}
+SOURCES = ("arXiv", "github.com/", "docs", "TPDS", "ours", "textbook", "the note")
+
+
+def test_every_baseline_is_there_with_its_source() -> None:
+    for title, where in BASELINES.items():
+        first = (CONF / f"{where}.yaml").read_text().splitlines()[0]
+        assert first.startswith("# "), title
+        assert any(word in first for word in SOURCES), f"{where}.yaml names no source"

@@ -17,11 +17,12 @@ from scipy.stats import spearmanr
 from kvshare_research.config import check, plain
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Chain, Request, Segment
+from kvshare_research.selector.one_plus_one import accepts_published, accepts_repaired
 from kvshare_research.tune.approximate import FleetModel, play
 from kvshare_research.tune.main import Judge, judges
 from kvshare_research.tune.objective import loss, tails
 from kvshare_research.tune.scores import TUNABLE, tunable
-from kvshare_research.tune.search import accepts_published, accepts_repaired, cma_es, one_plus_one_es
+from kvshare_research.tune.search import cma_es, one_plus_one_es
 from kvshare_research.tune.window import Arrival, window_of
 
 ROOT = Path(__file__).parents[2]
