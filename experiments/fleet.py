@@ -29,6 +29,7 @@ class Prompt:
     public_blocks: int = 0  # so many first blocks belong to everybody, the rest to the tenant
     ingress: int | None = None  # None: any, drawn from the first own block
     session: int = 0
+    user: int = 0
 
 
 def setting(*overrides: str) -> Run:
@@ -36,7 +37,9 @@ def setting(*overrides: str) -> Run:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    words = ["driver=simulator", "study=single", "tenants=one", "index=flat", "workload=generated", *overrides]
+    given = {word.partition("=")[0] for word in overrides}
+    words = ["driver=simulator", "study=single", "tenants=one", "index=flat", "workload=generated"]
+    words = [word for word in words if word.partition("=")[0] not in given] + list(overrides)
     with initialize_config_dir(str(conf_root()), version_base="1.3"):
         data = OmegaConf.to_container(compose("config", words), resolve=True)
     assert isinstance(data, dict)
@@ -62,7 +65,8 @@ def play(
             segments = tuple(Segment(scope_id=directory.scope_id(s), token_count=n) for s, n in parts if n)
             own = prompt.blocks[min(prompt.public_blocks, len(prompt.blocks) - 1)]
             request = Request(
-                request_id=index, tenant_id=prompt.tenant, session_id=prompt.session, segments=segments,
+                request_id=index, tenant_id=prompt.tenant, user_id=prompt.user, session_id=prompt.session,
+                segments=segments,
                 output_tokens_max=prompt.output_tokens, arrival_us=prompt.arrival_us,
                 ingress=own * 2_654_435_761 % 2**32 % nodes if prompt.ingress is None else prompt.ingress,
             )  # fmt: skip

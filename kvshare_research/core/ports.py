@@ -69,10 +69,10 @@ class Tenancy(Protocol):
     """Who shares with whom: which scope each segment really gets, and who has which account."""
 
     def scopes(
-        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int = 0
     ) -> tuple[int, ...]:
         """The scope id of each segment under this tenancy at `now_us`; only tightening along the prompt. A membership
-        that has run out counts as little as one that was revoked."""
+        that has run out counts as little as one that was revoked. `user_id` 0: nobody in particular."""
 
     def directory(self, base: Directory) -> Directory:
         """The directory this tenancy runs on (scopes and groups it needs added); idempotent."""

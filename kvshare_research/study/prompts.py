@@ -75,7 +75,9 @@ class Hasher:
         """The request with the scopes it has at its arrival, its chain, and what of it could be shared. The catalogue's
         scopes can only be tightened, but for prefixes whose wider name is in `released`: those have the wider scope."""
         now_us = request.arrival_us
-        scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory, now_us)
+        scope_ids = self.tenancy.scopes(
+            request.tenant_id, request.segments, self.directory, now_us, user_id=request.user_id
+        )
         segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
         offered = self._offer(tokens, request.segments, scope_ids)
         if offered is not None and (blocks := offered.released_blocks(released)):

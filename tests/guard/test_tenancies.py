@@ -33,6 +33,7 @@ from kvshare_research.core.rights import (
 from kvshare_research.guard.isolated import Isolated
 from kvshare_research.guard.layered import Layered
 from kvshare_research.guard.one_group import OneGroup
+from kvshare_research.guard.per_user import PerUser
 from kvshare_research.guard.shard import Shard
 
 FILES = sorted((Path(__file__).parents[2] / "conf" / "tenancy").glob("*.yaml"))
@@ -103,11 +104,13 @@ def test_nothing_is_wider_than_asked(tenancy: Tenancy, asked: list[int], tenant:
                     assert may_read(want, reader, directory.membership(other, want), 0)
 
 
-def scopes_of(tenancy: Tenancy, tenant: int, *asked: Scope, base: Directory = BASE, now_us: int = 0) -> list[Scope]:
+def scopes_of(
+    tenancy: Tenancy, tenant: int, *asked: Scope, base: Directory = BASE, now_us: int = 0, user_id: int = 0
+) -> list[Scope]:
     base = base.with_scopes(asked)
     directory = tenancy.directory(base)
     segments = [Segment(scope_id=directory.scope_id(s), token_count=5) for s in asked]
-    return [directory.scopes[i] for i in tenancy.scopes(tenant, segments, directory, now_us)]
+    return [directory.scopes[i] for i in tenancy.scopes(tenant, segments, directory, now_us, user_id)]
 
 
 def test_layered_cases() -> None:
@@ -122,6 +125,10 @@ def test_layered_cases() -> None:
     assert scopes_of(Layered(), 1, Scope(SESSION, 7), Scope(SESSION, 8)) == [Scope(SESSION, 7), SEALED]
     assert scopes_of(Isolated(), 1, EVERYBODY, guild, ann) == [acme, acme, ann]
     assert scopes_of(Shard(), 1, EVERYBODY, guild, acme) == [acme] * 3
+    assert scopes_of(PerUser(), 1, EVERYBODY, guild, acme, user_id=2) == [bob] * 3
+    assert scopes_of(PerUser(), 1, EVERYBODY, Scope(SESSION, 7), user_id=2) == [bob, Scope(SESSION, 7)]
+    assert scopes_of(PerUser(), 1, EVERYBODY, bob) == [acme, bob], "nobody in particular: the tenant's"
+    assert scopes_of(PerUser(), 1, EVERYBODY, user_id=3) == [acme], "another tenant's user"
     assert {s.level for s in scopes_of(OneGroup(), 1, EVERYBODY, acme)} == {GROUP}
 
 
