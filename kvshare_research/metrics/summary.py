@@ -16,7 +16,8 @@ from kvshare_research.core.nouns import Action, MissReason, Outcome, Status
 from . import statistics
 from .pairing import Group, RequestKey, find_baseline, group_cases, pair
 from .records import BASELINE, CaseKey, CaseResult
-from .statistics import Estimate, PredictionError, Quantiles, Saturation
+from .statistics import Estimate, PredictionError, Quantiles
+from .steady import Steadiness, steadiness
 
 COMPONENTS = ("route", "queue", "fetch", "prefill", "merge")  # of TTFT; the overlap is taken off fetch
 
@@ -131,7 +132,7 @@ class Row:
     prediction: Prediction
     decide: Quantiles
     decide_share: float  # of TTFT, summed over requests; NaN if there is none
-    saturation: Saturation | None  # None when idle
+    steadiness: Steadiness | None  # None when idle
     fairness: float  # Jain index of the tenants' mean TTFT
     rate_per_s: float | None
     ttft_samples_us: tuple[int, ...]
@@ -274,17 +275,10 @@ def prediction_of(group: Group) -> Prediction:
     return Prediction(fit=fit_error, unseen=unseen_error)
 
 
-def saturation_of(cases: Sequence[CaseResult]) -> Saturation | None:
-    """The most saturated of the seeds; None when the case is idle or nothing finished."""
-    found = []
-    for case in cases:
-        rows = case.done()
-        if not case.utilisation or not rows:
-            continue
-        service = float(np.median([o.ttft_us - o.queue_us + o.decode_us for o in rows]))
-        ends = [o.arrival_us + max(o.end_to_end_us, o.ttft_us) for o in rows]
-        found.append(statistics.saturation([o.arrival_us for o in rows], [o.queue_us for o in rows], ends, service))
-    return max(found, key=lambda s: (s.saturated, np.nan_to_num(s.growth_us, nan=-math.inf)), default=None)
+def steadiness_of(cases: Sequence[CaseResult]) -> Steadiness | None:
+    """Of the seed that is least steady; None when the case is idle or nothing finished."""
+    found = [f for f in (steadiness(case.outcomes) for case in cases) if f is not None]
+    return max(found, key=lambda f: (f.queue.saturated, f.matters, np.nan_to_num(f.queue.growth_us)), default=None)
 
 
 def _fairness(done: Sequence[tuple[RequestKey, Outcome]]) -> float:
@@ -334,7 +328,7 @@ def row_of(group: Group, groups: Sequence[Group]) -> Row:
         prediction=prediction_of(group),
         decide=statistics.quantiles(decisions),
         decide_share=sum(o.decide_us for o in outcomes) / total_ttft if total_ttft else math.nan,
-        saturation=saturation_of(group.cases),
+        steadiness=steadiness_of(group.cases),
         fairness=_fairness(done),
         rate_per_s=next((c.rate_per_s for c in group.cases if c.rate_per_s is not None), None),
         ttft_samples_us=tuple(o.ttft_us for o in outcomes),

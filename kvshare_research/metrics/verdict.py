@@ -222,8 +222,8 @@ def _latency_cell(row: Row, claim: Claim, overlap: float) -> Cell:
         notes.append(f"baseline: {row.savings.baseline_note}")
     if idle and row.savings and row.savings.breaks_bound:
         notes.append("above the bound: look at the measurement")
-    if row.saturation and row.saturation.saturated:
-        notes.append("queue still growing: depends on the run's length")
+    if row.steadiness and row.steadiness.trouble:
+        notes.append(f"{row.steadiness.trouble}: depends on the run's length")
     return Cell(
         claim=claim,
         overlap=overlap,

@@ -60,12 +60,23 @@ def _table(title: str, rows: Sequence[Row], columns: tuple[str, ...], cells: Cel
     )
 
 
+STEADINESS = (
+    f"p95 needs {P95_SAMPLES} samples, p99 {P99_SAMPLES}. †: depends on the run's length. Saturated: the queue grew to "
+    "the end (Kendall's tau, p < 0.05, and by two service times). Warm-up: requests left out / what MSER-5 finds (0: "
+    "fewer than 100 requests, ?: no end); the state names it if leaving it out moves the mean. "
+    "Fairness: Jain index of the tenants' mean TTFT, 1 = all wait alike."
+)
+
+
 def _latency(row: Row) -> tuple[str, ...]:
-    growing = (
-        "growing" if row.saturation and row.saturation.saturated else NOTHING if row.saturation is None else "stable"
-    )
+    steady = row.steadiness
+    mark = "†" if steady and steady.trouble else ""
+    p50 = milliseconds(row.ttft.p50)
     p95, p99 = (number(None if q is None else q / 1000) for q in (row.ttft.p95, row.ttft.p99))
-    return count(row.ttft.samples), milliseconds(row.ttft.p50), p95, p99, growing, number(row.fairness)
+    marked = tuple(cell if cell == NOTHING else cell + mark for cell in (p50, p95, p99))
+    state = NOTHING if steady is None else steady.trouble or "steady"
+    left_out = NOTHING if steady is None else f"{steady.left_out} / {'?' if steady.warmup is None else steady.warmup}"
+    return count(row.ttft.samples), *marked, state, left_out, number(row.fairness)
 
 
 def _saved(row: Row) -> tuple[str, ...]:
@@ -164,11 +175,10 @@ def _tables_of(rows: Sequence[Row], kind: str) -> list[Table]:
         _table(
             f"Time to first token ({kind})",
             rows,
-            ("n", "TTFT p50 [95 %], ms", "p95, ms", "p99, ms", "queue", "fairness"),
+            ("n", "TTFT p50 [95 %], ms", "p95, ms", "p99, ms", "state", "warm-up", "fairness"),
             _latency,
             samples,
-            f"p95 needs {P95_SAMPLES} samples, p99 {P99_SAMPLES}. Queue growing: numbers depend on the run's length. "
-            "Fairness: Jain index of the tenants' mean TTFT, 1 = all wait alike.",
+            STEADINESS,
         ),
         _table(
             f"Saved against recompute_always ({kind})",
@@ -342,8 +352,8 @@ def _oddities(row: Row) -> list[str]:
         said.append(f"logits of {row.identity.not_a_number} requests are not numbers.")
     if row.planned_bytes and row.wire_bytes != row.planned_bytes:
         said.append(f"{row.wire_bytes:,} bytes moved, {row.planned_bytes:,} planned (refusals and fallbacks differ).")
-    if row.saturation and row.saturation.saturated:
-        said.append("the queue kept growing: latencies depend on the run's length.")
+    if row.steadiness and row.steadiness.trouble:
+        said.append(f"{row.steadiness.trouble}: latencies depend on the run's length.")
     if row.reuse.unexplained:
         said.append(f"{row.reuse.unexplained:,} computed tokens carry no reason.")
     return said

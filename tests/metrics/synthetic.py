@@ -44,7 +44,7 @@ def make_case(
     service = float(np.mean([prefill_us(int(n), 0) for n in lengths]))
     if rate_per_s is None and utilisation is not None:
         rate_per_s = utilisation * 1e6 / service
-    arrivals = np.cumsum(gaps) * (1e6 / rate_per_s if rate_per_s else 10 * service)
+    arrivals = np.cumsum(gaps) * 1e6 / rate_per_s if rate_per_s else np.arange(count) * 10 * service
     chance = np.random.default_rng((seed, sum(selector.encode())))
     free, outcomes = 0.0, []
     for i, n in enumerate(int(x) for x in lengths):

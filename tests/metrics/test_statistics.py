@@ -94,7 +94,7 @@ def test_jain_is_between_one_over_n_and_one(values: list[float]) -> None:
     assert s.jain_index([5.0] * len(values)) == pytest.approx(1.0)
 
 
-def _queue(rho: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def queued(rho: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     arrival = np.cumsum(rng.exponential(1.0, count))
     service = rng.exponential(rho, count)
@@ -107,7 +107,7 @@ def _queue(rho: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray, n
 
 def test_saturation_tells_growing_from_stable_queues() -> None:
     flagged = {
-        rho: sum(s.saturation(*_queue(rho, 200, seed), rho).saturated for seed in range(20)) for rho in (0.3, 0.6, 1.5)
+        rho: sum(s.saturation(*queued(rho, 200, seed), rho).saturated for seed in range(20)) for rho in (0.3, 0.6, 1.5)
     }
     assert flagged[0.3] <= 1
     assert flagged[0.6] <= 5

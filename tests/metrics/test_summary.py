@@ -123,7 +123,7 @@ def test_storage_prediction_and_decisions() -> None:
     assert 0 < row.prediction.unseen.median < 0.2
     assert 150 <= row.decide.p50.value <= 200
     assert 0 < row.decide_share < 0.01
-    assert row.saturation is None
+    assert row.steadiness is None
 
 
 def test_a_probe_gives_the_cost_of_a_pull_by_pairs() -> None:
@@ -144,7 +144,7 @@ def test_zero_utilisation_is_idle() -> None:
 def test_refusals_are_listed_and_study_rows_are_deterministic() -> None:
     (row,) = summarise([make_case(rejected=3, utilisation=0.7)])
     assert row.refusals == (("quota", 3),)
-    assert row.saturation is not None
+    assert row.steadiness is not None
     assert repr(summarise(make_study(12))) == repr(summarise(make_study(12)))
 
 
