@@ -375,3 +375,33 @@ def c10() -> Iterator[Obligation]:
         more = lift(costing.decode_ps, step, each, steps + 1, context)
         now = lift(costing.decode_ps, step, each, steps, context)
         yield claim(f"one more after 2n + {parity}", {}, more == now + step + each * (context + steps))
+
+
+@theorem(
+    "C11",
+    "a price is the TTFT and the weighed wait of those held up: nobody or no weight adds nothing, no part makes it "
+    "less, and at full weight the least price is the least added to everybody's times together",
+    costing.priced_us,
+)
+def c11() -> Iterator[Obligation]:
+    ttft, prefill, held, weight, extra = z3.Ints("ttft prefill held_up weight extra")
+    price = costing.priced_us
+    pre = {"not negative": z3.And(prefill >= 0, held >= 0, weight >= 0, extra >= 0)}
+    facts = list(pre.values())
+    now = lift(price, ttft, prefill, held, weight, assume=facts)
+    yield claim("nobody is held up", {}, lift(price, ttft, prefill, 0, weight) == ttft)
+    yield claim("no weight", {}, lift(price, ttft, prefill, held, 0) == ttft)
+    yield claim("never before the first token", pre, now >= ttft)
+    share, wait = 1000 * (now - ttft), prefill * held * weight
+    yield claim("the weighed wait, rounded down", {}, z3.And(share <= wait, wait < share + 1000))
+    arguments = [ttft, prefill, held, weight]
+    for k, part in enumerate(("ttft", "prefill", "held up", "weight")):
+        worse = list(arguments)
+        worse[k] = worse[k] + extra
+        yield claim(f"more: {part}", pre, now <= lift(price, *worse, assume=facts))
+    # Of one more prefill the requests held up are each delayed by all of it, and the new one by its TTFT.
+    others = z3.Int("held_up_there"), z3.Int("prefill_there"), z3.Int("ttft_there")
+    there = lift(price, others[2], others[1], others[0], 1000)
+    here = lift(price, ttft, prefill, held, 1000)
+    added = ttft + held * prefill <= others[2] + others[0] * others[1]
+    yield claim("least for all together", {}, (here <= there) == added)

@@ -6,9 +6,13 @@ symbolic integers; they hold no float, no table and no loop.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 PS_PER_US = 1_000_000
+Amount = TypeVar("Amount", int, NDArray[np.int64])
 
 
 class PrefillCoefficients(NamedTuple):
@@ -100,6 +104,15 @@ def overlap_us(queue: int, fetch: int, front: int) -> int:
 def ttft_us(route: int, queue: int, fetch: int, front: int, suffix: int, merge: int) -> int:
     """Time to first token from its components, in microseconds: a fetch starts on admission, beside queue and front."""
     return route + max(fetch, queue + front) + suffix + merge
+
+
+def priced_us(ttft: Amount, prefill: Amount, held_up_requests: Amount, weigh_delay_permille: int) -> Amount:
+    """TTFT, and so many thousandths of what it takes from others: each answer decoded there waits for the prefill.
+
+    At 1000 this is how much later all first tokens and answers together are for this request, but for those that end
+    before it; in economics, its marginal external cost (Pigou, The Economics of Welfare, 1920, part II).
+    """
+    return ttft + prefill * held_up_requests * weigh_delay_permille // 1000
 
 
 def better(best: Choice, candidate: Choice) -> Choice:

@@ -26,6 +26,7 @@ class LoadTable(Sequence[NodeLoad]):
     used_blocks: Column
     capacity_blocks: Column
     pace_permille: Column
+    held_up_requests: Column
 
     def __len__(self) -> int:
         return len(self.alive)
@@ -47,6 +48,7 @@ class LoadTable(Sequence[NodeLoad]):
             used_blocks=int(self.used_blocks[i]),
             capacity_blocks=int(self.capacity_blocks[i]),
             pace_permille=int(self.pace_permille[i]),
+            held_up_requests=int(self.held_up_requests[i]),
         )
 
     def __iter__(self) -> Iterator[NodeLoad]:
@@ -70,6 +72,7 @@ def load_table(rows: Sequence[NodeLoad]) -> LoadTable:
         used_blocks=column("used_blocks"),
         capacity_blocks=column("capacity_blocks"),
         pace_permille=column("pace_permille"),
+        held_up_requests=column("held_up_requests"),
     )
 
 
@@ -84,6 +87,7 @@ class Service:
     merge_us: int
     model_prefill_us: int
     model_decode_us: int
+    is_held_up: bool  # its answer is decoded beside a batch, and waits for every prefill that follows
 
 
 class Pace:
@@ -175,6 +179,7 @@ class Loads:
         self._alive = np.ones(node_count, np.int64)
         self._used_blocks, self._capacity_blocks = np.zeros(node_count, np.int64), np.zeros(node_count, np.int64)
         self._requests, self._tokens = np.zeros(node_count, np.int64), np.zeros(node_count, np.int64)
+        self._held_up = np.zeros(node_count, np.int64)
         self._queues = [Queue() for _ in range(node_count)]
         self._work = np.zeros((3, node_count), np.int64)  # of each queue: total_us, current_us, since_us
 
@@ -191,6 +196,7 @@ class Loads:
             used_blocks=self._used_blocks.copy(),
             capacity_blocks=self._capacity_blocks.copy(),
             pace_permille=self.prefill_pace.permille.copy(),
+            held_up_requests=self._held_up.copy(),
         )
 
     def live(self) -> list[int]:
@@ -210,6 +216,7 @@ class Loads:
             merge_us=merge_us,
             model_prefill_us=prefill_us * PERMILLE // int(self.prefill_pace.permille[node]),
             model_decode_us=table.decode_us,
+            is_held_up=not keeps_engine and table.decode_us > 0,
         )
 
     def learn(self, service: Service, served: Outcome) -> None:
@@ -223,6 +230,7 @@ class Loads:
         """The request is on its way to the node it was predicted for."""
         self._requests[service.node] += 1
         self._tokens[service.node] += request.token_count
+        self._held_up[service.node] += service.is_held_up
         self._queues[service.node].add(request.request_id, service.first_us, service.rest_us, now_us)
         self._changed(service.node)
 
@@ -231,8 +239,10 @@ class Loads:
         self._queues[node].answered(request_id, now_us)
         self._changed(node)
 
-    def ended(self, node: int, request: Request, now_us: int) -> None:
-        """A request no longer concerns the node."""
+    def ended(self, service: Service, request: Request, now_us: int) -> None:
+        """A request no longer concerns the node it was predicted for."""
+        node = service.node
+        self._held_up[node] -= service.is_held_up
         self._requests[node] -= 1
         self._tokens[node] -= request.token_count
         self._queues[node].ended(request.request_id, now_us)

@@ -170,6 +170,7 @@ class NodeLoad:
     used_blocks: int = 0
     capacity_blocks: int = 0
     pace_permille: int = 1000  # how long its prefills take, in thousandths of what the cost model says
+    held_up_requests: int = 0  # sent there and not ended, whose answers every further prefill holds up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +201,7 @@ NO_NODE = -1  # only inside QuoteTable columns, where an int64 must stand
 
 PERMILLE = 1000
 Column = NDArray[np.int64]
+ByNode = NDArray[np.int64]  # a value per node, whatever the rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +242,7 @@ class QuoteTable:
     session: int = 0  # equal for requests of one session, user or tenant, whichever is known
     start: int = 0  # equal for prompts with an equal start (256 tokens, or the first block where that is longer)
     decode_us: int = 0  # from the first token to the last, by the cost model, wherever it runs
+    held_up_requests: ByNode = field(default_factory=lambda: np.zeros(0, np.int64))  # by node; empty: nobody is
 
     def __len__(self) -> int:
         return len(self.action)

@@ -313,7 +313,7 @@ class Router:
         for piece in plan.pieces:
             size = piece.block_count * self.policy.block_bytes
             self.links = self.links.sending(piece.source, plan.executor, -size)
-        self._loads.ended(plan.executor, pending.arrived.request, now_us)
+        self._loads.ended(pending.service, pending.arrived.request, now_us)
 
     # ------------------------------------------------------------------ what becomes of the cluster
     def _pool_changed(self, event: m.PoolChanged, now_us: int) -> tuple[m.RouterEffect, ...]:

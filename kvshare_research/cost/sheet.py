@@ -5,12 +5,13 @@ Ordinary Python over the formulas of `core/costing.py`; `kernel.py` compiles it.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvshare_research.core.costing import (
+    Amount,
     PrefillCoefficients,
     overlap_us,
     prefill_ps,
@@ -20,7 +21,6 @@ from kvshare_research.core.costing import (
 )
 
 Ints = NDArray[np.int64]
-Amount = TypeVar("Amount", int, Ints)
 
 COLUMNS = [
     "action",

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvshare_research.core.costing import PrefillCoefficients, decode_ps, up_to_us
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.loads import load_table
+from kvshare_research.core.loads import LoadTable, load_table
 from kvshare_research.core.nouns import PERMILLE, Action, Chain, Piece, QuoteTable, Request
 from kvshare_research.core.ports import Cost, QuoteInput
 from kvshare_research.core.runs import columns_of
@@ -98,7 +98,8 @@ class TtftCost(Cost):
         links = self._links(given)
         node_count = len(links.rtt_us)
         cap = min((token_count - 1) // block_tokens, chain.block_count, given.verdict.readable_blocks)
-        nodes = self._nodes(given, node_count)
+        loads = load_table(given.loads)
+        nodes = self._nodes(loads, node_count)
         alive = nodes[ALIVE]
         executors = np.flatnonzero(alive) if request.executor is None else _pinned(request.executor, alive)
         may = sum(1 << int(action) for action in given.actions)
@@ -137,6 +138,7 @@ class TtftCost(Cost):
             session=request.session_id or request.user_id or request.tenant_id,
             start=_start(chain),
             decode_us=self._decode_us(request),
+            held_up_requests=np.zeros_like(loads.held_up_requests) if self.no_load else loads.held_up_requests,
         )
 
     def _decode_us(self, request: Request) -> int:
@@ -154,10 +156,9 @@ class TtftCost(Cost):
             state = state._replace(ps_per_byte=nothing, rate_deviation_ps=nothing)
         return state
 
-    def _nodes(self, given: QuoteInput, node_count: int) -> Ints:
+    def _nodes(self, loads: LoadTable, node_count: int) -> Ints:
         """The rows that the kernel reads; it fills in depths."""
         nodes = np.zeros((NODE_ROWS, node_count), np.int64)
-        loads = load_table(given.loads)
         nodes[ALIVE] = loads.alive
         nodes[QUEUED_TOKENS] = loads.queued_tokens
         nodes[QUEUED_REQUESTS] = loads.queued_requests

@@ -46,14 +46,14 @@ def cheapest_of(table: QuoteTable, rows: Rows) -> int:
     return _preferred(table, rows[times == times.min()].tolist())
 
 
-def cheapest(table: QuoteTable) -> int:
-    """The row that `core.costing.better` prefers over all others."""
-    times = table.ttft_us
+def cheapest(table: QuoteTable, times: Column | None = None) -> int:
+    """The row that `core.costing.better` prefers over all others, by the quoted TTFT or by the `times` given."""
+    times = table.ttft_us if times is None else times
     return _preferred(table, np.flatnonzero(times == times.min()).tolist())
 
 
 def _preferred(table: QuoteTable, tied: list[int]) -> int:
-    """The row of `tied`, which are quoted the same time, that `better` prefers."""
+    """The row of `tied`, which take the same time, that `better` prefers."""
     best_row = tied[0]
     best = _choice(table, best_row)
     for row in tied[1:]:

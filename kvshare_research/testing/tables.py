@@ -153,7 +153,7 @@ _EMPTY = QuoteTable(
     best_blocks=0,
     draw=1,
 )
-COLUMN_NAMES = tuple(f.name for f in fields(QuoteTable) if isinstance(getattr(_EMPTY, f.name), np.ndarray))
+COLUMN_NAMES = tuple(f.name for f in fields(QuoteTable) if f.type == "Column")
 
 
 def table_of(rows: Sequence[Mapping[str, int]], *, token_count: int = 1024, block_tokens: int = 16) -> QuoteTable:

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,17 +118,36 @@ def test_what_a_decision_reads_of_the_queues_is_what_they_say(steps: list[tuple[
             request_id=number, tenant_id=1, segments=(), output_tokens_max=1, ingress=0, arrival_us=0
         )  # fmt: skip
         work = Service(
-            node=node, first_us=first_us, rest_us=rest_us, merge_us=0, model_prefill_us=0, model_decode_us=0
+            node=node, first_us=first_us, rest_us=rest_us, merge_us=0, model_prefill_us=0, model_decode_us=0,
+            is_held_up=False,
         )  # fmt: skip
         if kind == 0:
             loads.sent(request, work, now_us)
         elif kind == 1:
             loads.answered(node, number, now_us)
         else:
-            loads.ended(node, request, now_us)
+            loads.ended(work, request, now_us)
         for later_us in (now_us, now_us + 50):
             said = [queue.left_us(later_us) for queue in loads._queues]
             assert loads.at(later_us, None).queued_work_us.tolist() == said
+
+
+@pytest.mark.parametrize("batch_max", [1, 4])
+def test_answers_are_held_up_where_they_are_decoded_beside_prefills(batch_max: int) -> None:
+    """Of three answers under way all are, in a batch, until they have ended; one at a time, none ever is."""
+    sim = loaded()
+    sim.router.policy = replace(sim.router.policy, batch_max=batch_max)
+    for worker in sim.workers:
+        worker.policy = replace(worker.policy, batch_max=batch_max)
+    for number in range(3):
+        ask(sim, number, at_us=1)
+    seen = set()
+    for now_us in range(0, 3_000_000, 20_000):
+        sim.run(until_us=now_us)
+        held_up = int(sim.router._loads.at(now_us, None).held_up_requests.sum())
+        assert held_up == (sim.router.in_flight if batch_max > 1 else 0)
+        seen.add((sim.router.in_flight, held_up))
+    assert {flying for flying, _ in seen} == {0, 1, 2, 3}
 
 
 @given(st.integers(1, 20_000), st.integers(0, 4_000), st.integers(0, 4_000))
