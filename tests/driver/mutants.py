@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from kvshare_research.core import messages as m
+from kvshare_research.core.choosing import Choosing
 from kvshare_research.core.nouns import QuoteTable
 from kvshare_research.core.ports import Selector
 from kvshare_research.core.router import Router
@@ -45,7 +46,7 @@ class Sound:
 
     def router(self, config: Config, place: Place) -> Router:
         made = fleet(place.node_count).router
-        made.policy = replace(made.policy, selector=self.selector)
+        made.choosing = Choosing(self.selector)
         return made
 
     def performed(self, effects: tuple[Any, ...]) -> tuple[Any, ...]:
