@@ -96,7 +96,7 @@ class QuoteInput:
 
 
 class Links(Protocol):
-    """What a router knows of every directed link: a value; every change gives a new one."""
+    """What one router knows of every directed link. A change takes it over: its owner goes on with what it returns."""
 
     def matrix(self, now_us: int) -> Sequence[Sequence[LinkRow]]:
         """`[source][reader]`, in integer units, widened by staleness."""

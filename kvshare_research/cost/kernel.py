@@ -30,10 +30,9 @@ from kvshare_research.core.splitting import (
 
 from . import sheet as sheets
 from .sheet import (
-    BLOCK_PS,
     DEPTH,
     PACE_PERMILLE,
-    SETUP_PS,
+    READ_PS_PER_BYTE,
     Given,
     Ints,
     Sheet,
@@ -43,7 +42,6 @@ from .sheet import (
     merging_us,
     pull_us,
     put_row,
-    put_suffixes,
     rate_high_ps,
     rtt_high_us,
     seat,
@@ -54,7 +52,8 @@ ROWS_PER_EXECUTOR = 6  # RECOMPUTE, RESIDENT or ROUTE, PULL from the best and fr
 # Plain ints for compiled code, which knows no enumeration.
 RECOMPUTE, RESIDENT, ROUTE = int(Action.RECOMPUTE), int(Action.RESIDENT), int(Action.ROUTE)
 PULL, MULTI_PULL, SPLIT = int(Action.PULL), int(Action.MULTI_PULL), int(Action.SPLIT)
-SOURCE, FETCHED_PS, TTFT_US = range(3)
+PULL_ROWS = 5
+SOURCE, SETUP_PS, BLOCK_PS, FETCHED_PS, TTFT_US = range(PULL_ROWS)
 
 
 def may(sheet: Sheet, action: int) -> bool:
@@ -99,7 +98,7 @@ def deal(sheet: Sheet, sources: Ints, able: Ints, counts: Ints, resident: int, t
 class Room(NamedTuple):
     """Scratch for one executor, kept for the next."""
 
-    pulls: Ints  # [SOURCE, FETCHED_PS or TTFT_US, holder of more than the executor has, by node]
+    pulls: Ints  # [PULL_ROWS, holder of more than the executor has, by node]
     ranked: Ints
     sources: Ints
     able: Ints
@@ -109,9 +108,9 @@ class Room(NamedTuple):
 
 def room_for(sheet: Sheet) -> Room:
     """Enough for every executor."""
-    node_count, most = sheet.nodes.shape[1], sheet.job.sources_max
+    most = sheet.job.sources_max
     return Room(
-        np.empty((3, node_count), np.int64),
+        np.empty((PULL_ROWS, len(sheet.holders)), np.int64),
         np.empty(most, np.int64),
         np.empty((4, most), np.int64),
         np.empty((3, most), np.int64),
@@ -132,8 +131,8 @@ def put_multi(sheet: Sheet, row: int, executor: int, resident: int, pulls: Ints,
     for i in range(count):
         source = pulls[SOURCE, ranked[i]]
         sources[0, i] = source
-        sources[1, i] = sheet.fetch[SETUP_PS, executor, source]
-        sources[2, i] = sheet.fetch[BLOCK_PS, executor, source]
+        sources[1, i] = pulls[SETUP_PS, ranked[i]]
+        sources[2, i] = pulls[BLOCK_PS, ranked[i]]
         target = max(target, sheet.nodes[DEPTH, source])
     best_ps = -1
     best_target = 0
@@ -176,11 +175,12 @@ def dealt_ps(sheet: Sheet, sources: Ints, pulled: int) -> tuple[int, int]:
     return used, capped_ps(last_ps, first_ps, pulled, sheet.job.block_bytes * sheet.job.receiver_ps_per_byte)
 
 
-def put_split(sheet: Sheet, row: int, executor: int, source: int, resident: int) -> int:
-    """Row `row` is the SPLIT of `executor` with `source`; returns 1, or 0 if fetching or computing all is best."""
+def put_split(sheet: Sheet, row: int, executor: int, resident: int, pull: Ints) -> int:
+    """Row `row` is the SPLIT of `executor` with the source of a `pull`; returns 1, or 0 if fetching or computing all
+    is best."""
     block_tokens = sheet.job.block_tokens
+    source, start_ps, rate = pull[SOURCE], pull[SETUP_PS], pull[BLOCK_PS]
     pulled = sheet.nodes[DEPTH, source] - resident
-    start_ps, rate = sheet.fetch[SETUP_PS, executor, source], sheet.fetch[BLOCK_PS, executor, source]
     front = front_of(sheet.coefficients, resident * block_tokens, block_tokens, pulled, start_ps, rate)
     if not 0 < front < pulled:
         return 0
@@ -204,13 +204,18 @@ def rank(times: Ints, ranked: Ints) -> None:
 
 def quote_pulls(sheet: Sheet, executor: int, resident: int, pulls: Ints) -> int:
     """Columns of `pulls` for every holder of more than `executor` has, by node; returns how many."""
-    depth, fetch = sheet.nodes[DEPTH], sheet.fetch
+    depth, read, links = sheet.nodes[DEPTH], sheet.nodes[READ_PS_PER_BYTE], sheet.links
     count = 0
-    for source in range(len(depth)):
+    for source in sheet.holders:
         pulled = depth[source] - resident
         if pulled > 0:
-            fetched_ps = fetch_ps(fetch[SETUP_PS, executor, source], pulled, fetch[BLOCK_PS, executor, source])
+            rate_ps, ahead_bytes = rate_high_ps(links, source, executor), links.inflight_bytes[executor, source]
+            start_ps = setup_ps(rtt_high_us(links, source, executor), ahead_bytes, rate_ps)
+            per_block_ps = block_ps(sheet.job, rate_ps + read[source])
+            fetched_ps = fetch_ps(start_ps, pulled, per_block_ps)
             pulls[SOURCE, count] = source
+            pulls[SETUP_PS, count] = start_ps
+            pulls[BLOCK_PS, count] = per_block_ps
             pulls[FETCHED_PS, count] = fetched_ps
             pulls[TTFT_US, count] = pull_us(sheet, executor, source, resident, fetched_ps)
             count += 1
@@ -248,16 +253,14 @@ def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room
     if may(sheet, MULTI_PULL) and len(ranked) > 1:
         row += put_multi(sheet, row, executor, resident, pulls, ranked, room)
     if may(sheet, SPLIT):
-        row += put_split(sheet, row, executor, pulls[SOURCE, best], resident)
+        row += put_split(sheet, row, executor, resident, pulls[:, best])
     return row - first
 
 
 def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints) -> int:
     """All rows are written to `out`, executor by executor at its own pace, and their `pieces`; returns how many."""
-    node_count = given.nodes.shape[1]
-    fetch = np.empty((2, node_count, node_count), np.int64)
-    seat(given, fetch)
-    sheet = Sheet(out, pieces, given.nodes, fetch, given.coefficients, given.job)
+    holders = seat(given)
+    sheet = Sheet(out, pieces, given.nodes, holders, given.links, given.coefficients, given.job)
     fetching = may(sheet, PULL) or may(sheet, MULTI_PULL) or may(sheet, SPLIT)
     room = room_for(sheet)
     row = 0
@@ -265,8 +268,8 @@ def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints) -> int:
     for executor in executors:
         if given.nodes[PACE_PERMILLE, executor] != pace_permille:
             pace_permille = given.nodes[PACE_PERMILLE, executor]
-            sheet = Sheet(out, pieces, given.nodes, fetch, paced(given.coefficients, pace_permille), given.job)
-            put_suffixes(sheet)
+            own = paced(given.coefficients, pace_permille)
+            sheet = Sheet(out, pieces, given.nodes, holders, given.links, own, given.job)
         put_row(sheet, row, RECOMPUTE, executor, NO_NODE, 0, 0, 0, 0)
         row += 1
         resident = sheet.nodes[DEPTH, executor]
@@ -289,7 +292,7 @@ def compiled() -> Callable[[Given, Ints, Ints, Ints], int]:
 
     formulas = (paced, prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us)
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
-    prices = (believed, age_us, rtt_high_us, rate_high_ps, seat, put_suffixes, block_ps, merging_us, pull_us, put_row)
+    prices = (believed, age_us, rtt_high_us, rate_high_ps, seat, block_ps, merging_us, pull_us, put_row)
     here = (may, room_for, deal, dealt_ps, rank, put_multi, put_split, quote_pulls, deepest_of, put_ways_to_fetch)
     for function in (*formulas, *splits, *prices, *here, fill_rows):
         register_jitable(error_model="numpy", forceinline=True)(function)

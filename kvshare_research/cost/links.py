@@ -9,7 +9,7 @@ mean is added as the last measurement grows as old as `stale_us`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final, overload
 
 import numpy as np
@@ -21,7 +21,7 @@ from kvshare_research.core.nouns import LinkRow
 
 from .sheet import LinkState, believed
 
-Matrix = NDArray[np.int64]  # [source, reader], or layers of such
+Matrix = NDArray[np.int64]  # [reader, source], or layers of such: a quote goes along the sources of one reader
 FIELDS = ("rtt_us", "rtt_high_us", "ps_per_byte", "ps_per_byte_high", "inflight_bytes")  # of `LinkRow`
 
 
@@ -34,7 +34,7 @@ class LinkMatrix(Sequence[tuple[LinkRow, ...]]):
 
     @property
     def layers(self) -> Matrix:
-        """int64 [field, source, reader] with the fields of `LinkRow` in their order; diagonals are 0."""
+        """int64 [field, reader, source] with the fields of `LinkRow` in their order; diagonals are 0."""
         s = self.state
         age_us = np.where(s.measured_us < 0, 0, np.clip(s.now_us - s.measured_us, 0, s.stale_us))
         rtt_high = believed(s.rtt_us, s.rtt_deviation_us, s.deviations, age_us, s.stale_us)
@@ -55,7 +55,7 @@ class LinkMatrix(Sequence[tuple[LinkRow, ...]]):
         return tuple(self)[source]
 
     def __iter__(self) -> Iterator[tuple[LinkRow, ...]]:
-        rows = self.layers.transpose(1, 2, 0).tolist()
+        rows = self.layers.transpose(2, 1, 0).tolist()
         return (tuple(LinkRow(**dict(zip(FIELDS, link, strict=True))) for link in row) for row in rows)
 
 
@@ -67,7 +67,7 @@ def matrix_of(links: Sequence[Sequence[LinkRow]]) -> LinkMatrix:
     cells = [
         (r.rtt_us, r.rtt_high_us, r.ps_per_byte, r.ps_per_byte_high, r.inflight_bytes) for row in links for r in row
     ]
-    layers = np.array(cells, np.int64).reshape(count, count, 5).transpose(2, 0, 1)
+    layers = np.array(cells, np.int64).reshape(count, count, 5).transpose(2, 1, 0)
     rtt, rtt_high, rate, rate_high, inflight = (np.ascontiguousarray(layer) for layer in layers)
     never = np.full((count, count), -1, np.int64)  # so the quantile is the mean and one deviation, as given
     return LinkMatrix(LinkState(rtt, rtt_high - rtt, rate, rate_high - rate, inflight, never, 0, 1, 1))
@@ -90,30 +90,22 @@ class LinkModel:
                 raise ConfigError(f"`{name}` of the link model is {getattr(self, name)}, expected >= {least}")
 
 
-def _put(matrix: Matrix, source: int, reader: int, value: int) -> Matrix:
-    copy = matrix.copy()
-    copy[source, reader] = value
-    return copy
-
-
-def _learn(
-    mean: Matrix, deviation: Matrix, source: int, reader: int, sample: int, first: bool
-) -> tuple[Matrix, Matrix]:
+def _learn(mean: Matrix, deviation: Matrix, at: tuple[int, int], sample: int, first: bool) -> None:
     """RFC 6298 section 2, in whole numbers: the first sample sets the mean and half of it as deviation."""
     if first:
-        return _put(mean, source, reader, sample), _put(deviation, source, reader, sample // 2)
-    old_mean, old_deviation = int(mean[source, reader]), int(deviation[source, reader])
+        mean[at], deviation[at] = sample, sample // 2
+        return
+    old_mean, old_deviation = int(mean[at]), int(deviation[at])
     error = sample - old_mean
-    return (
-        _put(mean, source, reader, old_mean + error // 8),
-        _put(deviation, source, reader, old_deviation + (abs(error) - old_deviation) // 4),
-    )
+    mean[at] = old_mean + error // 8
+    deviation[at] = old_deviation + (abs(error) - old_deviation) // 4
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkTable:
-    """The state of all directed links of one router; every change gives a new table and leaves this one as it is."""
+    """The state of all directed links of one router. It has one owner, and a change is made in place: of a thousand
+    nodes the matrices are too large to be copied at every request."""
 
     model: LinkModel
     rtt_us: Matrix
@@ -127,40 +119,42 @@ class LinkTable:
     @classmethod
     def start(cls, node_count: int, model: LinkModel) -> LinkTable:
         """Links as the model assumes them, nothing under way."""
-        zero = np.zeros((node_count, node_count), np.int64)
+
+        def all_links(value: int) -> Matrix:
+            return np.full((node_count, node_count), value, np.int64)
+
         return cls(
             model=model,
-            rtt_us=zero + model.rtt_us,
-            rtt_deviation_us=zero + model.rtt_us // 2,
-            ps_per_byte=zero + model.ps_per_byte,
-            rate_deviation_ps=zero + model.ps_per_byte // 2,
-            inflight_bytes=zero,
-            measured_us=zero - 1,
-            rated=zero,
+            rtt_us=all_links(model.rtt_us),
+            rtt_deviation_us=all_links(model.rtt_us // 2),
+            ps_per_byte=all_links(model.ps_per_byte),
+            rate_deviation_ps=all_links(model.ps_per_byte // 2),
+            inflight_bytes=all_links(0),
+            measured_us=all_links(-1),
+            rated=all_links(0),
         )
 
     def measured(self, source: int, reader: int, bytes_moved: int, elapsed_us: int, now_us: int) -> LinkTable:
-        """The table with one more measurement of source -> reader; `bytes_moved` 0 is a bare round trip.
+        """This table with one more measurement of source -> reader; `bytes_moved` 0 is a bare round trip.
 
         The rate of a transfer is what is left of its time after the mean round trip.
         """
-        table = replace(self, measured_us=_put(self.measured_us, source, reader, now_us))
+        at = (reader, source)
+        known = self.measured_us[at] >= 0
+        self.measured_us[at] = now_us
         if bytes_moved == 0:
-            first = self.measured_us[source, reader] < 0
-            rtt, deviation = _learn(self.rtt_us, self.rtt_deviation_us, source, reader, elapsed_us, bool(first))
-            return replace(table, rtt_us=rtt, rtt_deviation_us=deviation)
-        if bytes_moved < self.model.rate_bytes_min:
-            return table
-        sample = max(0, elapsed_us - int(self.rtt_us[source, reader])) * PS_PER_US // bytes_moved
-        first = self.rated[source, reader] == 0
-        rate, deviation = _learn(self.ps_per_byte, self.rate_deviation_ps, source, reader, sample, bool(first))
-        rated = _put(self.rated, source, reader, 1) if first else self.rated
-        return replace(table, ps_per_byte=rate, rate_deviation_ps=deviation, rated=rated)
+            _learn(self.rtt_us, self.rtt_deviation_us, at, elapsed_us, not known)
+        elif bytes_moved >= self.model.rate_bytes_min:
+            sample = max(0, elapsed_us - int(self.rtt_us[at])) * PS_PER_US // bytes_moved
+            _learn(self.ps_per_byte, self.rate_deviation_ps, at, sample, not self.rated[at])
+            self.rated[at] = 1
+        return self
 
     def sending(self, source: int, reader: int, byte_count: int) -> LinkTable:
-        """The table with `byte_count` more bytes under way on source -> reader (negative: they have arrived)."""
-        under_way = max(0, int(self.inflight_bytes[source, reader]) + byte_count)
-        return replace(self, inflight_bytes=_put(self.inflight_bytes, source, reader, under_way))
+        """This table with `byte_count` more bytes under way on source -> reader (negative: they have arrived)."""
+        at = (reader, source)
+        self.inflight_bytes[at] = max(0, int(self.inflight_bytes[at]) + byte_count)
+        return self
 
     def matrix(self, now_us: int) -> LinkMatrix:
         """All links as they are believed to be at `now_us`."""

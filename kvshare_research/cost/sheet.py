@@ -15,7 +15,6 @@ from kvshare_research.core.costing import (
     PrefillCoefficients,
     overlap_us,
     prefill_ps,
-    setup_ps,
     ttft_us,
     up_to_us,
 )
@@ -44,14 +43,13 @@ COLUMNS = [
 ]
 
 # Rows of `nodes`: arrays and not records, since few arguments compile and call quickest.
-NODE_ROWS = 10
+NODE_ROWS = 9
 ALIVE, QUEUED_WORK_US, QUEUED_TOKENS, QUEUED_REQUESTS, PACE_PERMILLE = range(5)  # as given
-DEPTH, READ_PS_PER_BYTE, SUFFIX_US, ROUTE_US, RTT_US = range(5, NODE_ROWS)
-SETUP_PS, BLOCK_PS = range(2)
+DEPTH, READ_PS_PER_BYTE, ROUTE_US, RTT_US = range(5, NODE_ROWS)
 
 
 class LinkState(NamedTuple):
-    """All directed links: int64 [source, reader] each, and how they are weighed at `now_us`."""
+    """All directed links: int64 [reader, source] each, and how they are weighed at `now_us`."""
 
     rtt_us: Ints
     rtt_deviation_us: Ints
@@ -100,7 +98,8 @@ class Sheet(NamedTuple):
     out: Ints  # [column, row]
     pieces: Ints  # [executor, piece, (source, start, end)]; an empty piece is none
     nodes: Ints  # [NODE_ROWS, node]; the depth of a node that may not serve as a source is 0
-    fetch: Ints  # [SETUP_PS or BLOCK_PS, executor, source], where the source has more than the executor
+    holders: Ints  # the nodes whose depth is not 0
+    links: LinkState
     coefficients: PrefillCoefficients  # of the executor at hand
     job: Job
 
@@ -112,7 +111,7 @@ def believed(mean: Amount, deviation: Amount, deviations: int, age_us: Amount, s
 
 def age_us(links: LinkState, source: int, reader: int) -> int:
     """How long ago the link was last measured, at most `stale_us`; 0 for one never measured."""
-    measured_us = int(links.measured_us[source, reader])
+    measured_us = int(links.measured_us[reader, source])
     return 0 if measured_us < 0 else min(max(links.now_us - measured_us, 0), links.stale_us)
 
 
@@ -120,42 +119,33 @@ def rtt_high_us(links: LinkState, source: int, reader: int) -> int:
     """Upper quantile of the round trip; a node has none to itself."""
     if source == reader or links.sees_rtt == 0:
         return 0
-    mean, deviation = int(links.rtt_us[source, reader]), int(links.rtt_deviation_us[source, reader])
+    mean, deviation = int(links.rtt_us[reader, source]), int(links.rtt_deviation_us[reader, source])
     return believed(mean, deviation, links.deviations, age_us(links, source, reader), links.stale_us)
 
 
 def rate_high_ps(links: LinkState, source: int, reader: int) -> int:
     """Upper quantile of the time per byte, between two nodes."""
-    mean, deviation = int(links.ps_per_byte[source, reader]), int(links.rate_deviation_ps[source, reader])
+    mean, deviation = int(links.ps_per_byte[reader, source]), int(links.rate_deviation_ps[reader, source])
     return believed(mean, deviation, links.deviations, age_us(links, source, reader), links.stale_us)
 
 
-def seat(given: Given, fetch: Ints) -> None:
-    """`nodes` has depths (of the longest run, in the quickest tier of equals) and round trips; `fetch`
-    has what every holder would take per block, and before the first."""
+def seat(given: Given) -> Ints:
+    """`nodes` has depths (of the longest run, in the quickest tier of equals) and round trips; returns who holds."""
     job, nodes, links = given.job, given.nodes, given.links
     depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]
     for i in range(given.runs.shape[1]):
         node, blocks, rate = given.runs[0, i], min(given.runs[2, i], job.cap_blocks), given.read_ps_per_byte[i]
         if nodes[ALIVE, node] and (blocks > depth[node] or (blocks == depth[node] > 0 and rate < read[node])):
             depth[node], read[node] = blocks, rate
+    holders = np.empty(len(depth), np.int64)
+    count = 0
     for node in range(len(depth)):
         nodes[ROUTE_US, node] = rtt_high_us(links, job.ingress, node)
-        nodes[RTT_US, node] = 0 if node == job.ingress else links.rtt_us[job.ingress, node]
-        for reader in range(len(depth) if depth[node] > 0 else 0):
-            if depth[node] > depth[reader] and nodes[ALIVE, reader]:
-                rate = rate_high_ps(links, node, reader)
-                rtt_us, ahead_bytes = rtt_high_us(links, node, reader), links.inflight_bytes[node, reader]
-                fetch[SETUP_PS, reader, node] = setup_ps(rtt_us, ahead_bytes, rate)
-                fetch[BLOCK_PS, reader, node] = block_ps(job, rate + read[node])
-
-
-def put_suffixes(sheet: Sheet) -> None:
-    """`nodes` has what is left to compute after all that each node holds, at the pace of the sheet."""
-    job, nodes = sheet.job, sheet.nodes
-    for node in range(nodes.shape[1]):
-        cached = nodes[DEPTH, node] * job.block_tokens
-        nodes[SUFFIX_US, node] = up_to_us(prefill_ps(sheet.coefficients, job.token_count - cached, cached))
+        nodes[RTT_US, node] = 0 if node == job.ingress else links.rtt_us[node, job.ingress]
+        if depth[node] > 0:
+            holders[count] = node
+            count += 1
+    return holders[:count]
 
 
 def block_ps(job: Job, sent_ps_per_byte: int) -> int:
@@ -173,10 +163,13 @@ def merging_us(sheet: Sheet, executor: int, resident: int, pulled: int) -> int:
 
 def pull_us(sheet: Sheet, executor: int, source: int, resident: int, fetched_ps: int) -> int:
     """TTFT of pulling all that `source` has beyond `resident`: what `put_row` writes, without writing it."""
-    nodes = sheet.nodes
-    merge_us = merging_us(sheet, executor, resident, nodes[DEPTH, source] - resident)
+    job, nodes = sheet.job, sheet.nodes
+    depth = nodes[DEPTH, source]
+    cached = depth * job.block_tokens
+    suffix_us = up_to_us(prefill_ps(sheet.coefficients, job.token_count - cached, cached))
+    merge_us = merging_us(sheet, executor, resident, depth - resident)
     route_us, queue_us = nodes[ROUTE_US, executor], nodes[QUEUED_WORK_US, executor]
-    return ttft_us(route_us, queue_us, up_to_us(fetched_ps), 0, nodes[SUFFIX_US, source], merge_us)
+    return ttft_us(route_us, queue_us, up_to_us(fetched_ps), 0, suffix_us, merge_us)
 
 
 def put_row(

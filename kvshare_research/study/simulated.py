@@ -147,9 +147,10 @@ def _known(table: LinkTable, links: list[list[Any]]) -> LinkTable:
     """The router starts with the true means of all links."""
     import numpy as np
 
-    rtt = np.array([[row.rtt_us for row in rows] for rows in links], np.int64)
-    high = np.array([[row.rtt_high_us for row in rows] for rows in links], np.int64)
-    rate = np.array([[row.ps_per_byte for row in rows] for rows in links], np.int64)
+    readers = list(zip(*links, strict=True))
+    rtt = np.array([[row.rtt_us for row in rows] for rows in readers], np.int64)
+    high = np.array([[row.rtt_high_us for row in rows] for rows in readers], np.int64)
+    rate = np.array([[row.ps_per_byte for row in rows] for rows in readers], np.int64)
     spread = np.maximum(0, high - rtt) // 2
     return replace(table, rtt_us=rtt, rtt_deviation_us=spread, ps_per_byte=rate, rate_deviation_ps=np.zeros_like(rate))
 
