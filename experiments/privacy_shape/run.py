@@ -2,8 +2,8 @@
 
 An attacker asks with a public template and one of eight secrets, one of which a victim ran. Denied: the secret is in
 the victim's own text, so what is there and what is not must look alike. Granted: it is in text of a group that both
-belong to; then a hit shows, unless it is held back to the miss, or every answer to what computing everything far away
-would take (constant shape), or all are delayed at random.
+belong to; then a hit shows, unless the router holds it back to the miss, or every answer to what computing everything
+on the slowest node would take (constant shape), or all are delayed at random.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from experiments.table import show
-from kvshare_research.attack.probing import BLOCK_TOKENS, Scene, Seen, _coefficients, play
-from kvshare_research.attack.prompts import TAIL_TOKENS
+from kvshare_research.attack.probing import Scene, Seen, play
 from kvshare_research.attack.scores import Floats, power
+from kvshare_research.core.shaping import Shape, ShapeKind
 from kvshare_research.guard.layered import Layered
-from kvshare_research.privacy.shape import held_us
 
 SCENE = Scene(
     nodes=3, secrets=150, candidates=8, template_blocks=16, secret_blocks=6, gap_us=200_000, others_gap_us=400_000,
     jitter_us=500, us_per_token=200, capacity_blocks=4096, seed=1,
 )  # fmt: skip
+SHAPES = {
+    "padded to the miss": Shape(kind=ShapeKind.PAD),
+    "padded to 1.25 of it": Shape(kind=ShapeKind.PAD, margin_permille=1_250),
+    "constant shape": Shape(kind=ShapeKind.CONSTANT),
+}  # of the router, as `limits.shape` configures them
 DELAY_GAPS = 4.0  # a random delay is uniform up to so many times the difference of hit and miss
 
 
@@ -31,20 +35,12 @@ def split(ttft_us: Floats) -> tuple[float, float]:
     return float(ttft_us[:, 0].mean()) / 1000, float(ttft_us[:, 1:].mean()) / 1000
 
 
-def _held_us(reused_tokens: float) -> int:
-    """By the shipped rule, for a probe; what it reused beyond the template is the group's."""
-    template, reused = SCENE.template_blocks * BLOCK_TOKENS, int(reused_tokens)
-    prompt = template + SCENE.secret_blocks * BLOCK_TOKENS + TAIL_TOKENS
-    return held_us(_coefficients(SCENE.us_per_token), prompt, reused, max(0, reused - template))
-
-
 def run() -> dict[str, float]:
     """AUC of each case, and what it costs."""
     tenancy = Layered()
     denied: Seen = play(SCENE, tenancy)
     granted = play(SCENE, tenancy, shared_secret=True)
-    constant = play(SCENE, tenancy, shared_secret=True, constant_shape=True)
-    padded = granted.ttft_us + np.vectorize(_held_us)(granted.reused_tokens)
+    shaped = {name: play(SCENE, tenancy, shared_secret=True, shape=shape).ttft_us for name, shape in SHAPES.items()}
     hit, miss = split(granted.ttft_us)
     gap_us = (miss - hit) * 1000
     rng = np.random.default_rng(5)
@@ -57,7 +53,7 @@ def run() -> dict[str, float]:
     out["group hit: AUC"] = power(-granted.ttft_us, 0).auc
     out["group hit: TTFT, ms"] = hit
     out["group miss: TTFT, ms"] = miss
-    for name, seen in (("padded to the miss", padded), ("constant shape", constant.ttft_us), ("random delay", delayed)):
+    for name, seen in {**shaped, "random delay": delayed}.items():
         right, wrong = split(seen)
         out[f"{name}: AUC"] = power(-seen, 0).auc
         out[f"{name}: added to a hit, ms"] = right - hit

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import final
 
 from kvshare_research.core.ports import Tenancy
+from kvshare_research.core.shaping import UNSHAPED, Shape, ShapeKind
 from kvshare_research.guard.isolated import Isolated
 from kvshare_research.guard.layered import Layered
 from kvshare_research.guard.one_group import OneGroup
 from kvshare_research.guard.shard import Shard
 
 from .probing import Scene, Seen, play
-from .scores import Power, power
+from .scores import Floats, Power, power
 
 REAL_AT_LEAST = 0.95  # an attack that does not work without a guard shows nothing about a guard
 SAFE_AT_MOST = 0.55
@@ -29,19 +30,25 @@ class Case:
     tenancy: Tenancy
     withstands: bool | None
     shared_secret: bool = False
-    constant_shape: bool = False
+    shape: Shape = UNSHAPED
 
 
+PADDED = Shape(kind=ShapeKind.PAD, margin_permille=1_250)
+CONSTANT = Shape(kind=ShapeKind.CONSTANT, margin_permille=1_250)
 CASES = (
     Case(name="one_group", tenancy=OneGroup(), withstands=False),
     Case(name="isolated", tenancy=Isolated(), withstands=True),
     Case(name="shard", tenancy=Shard(), withstands=True),
     Case(name="layered", tenancy=Layered(), withstands=True),
-    Case(name="layered, constant shape", tenancy=Layered(), withstands=True, constant_shape=True),
+    Case(name="layered, constant shape", tenancy=Layered(), withstands=True, shape=CONSTANT),
     Case(name="layered, secret in a group's text", tenancy=Layered(), withstands=None, shared_secret=True),
     Case(
+        name="layered, secret in a group's text, padded", tenancy=Layered(), withstands=None, shared_secret=True,
+        shape=PADDED,
+    ),
+    Case(
         name="layered, secret in a group's text, constant shape", tenancy=Layered(), withstands=None,
-        shared_secret=True, constant_shape=True,
+        shared_secret=True, shape=CONSTANT,
     ),
 )  # fmt: skip
 
@@ -54,6 +61,7 @@ class Row:
     signal: str
     power: Power
     verdict: str  # as it must be, NOT AS IT MUST BE, reported
+    price: str = ""  # of an attack by time: what its probes took
 
 
 @final
@@ -82,10 +90,13 @@ class Attacks:
                 # a first-come queue keeps the order, and half the victims are nearest to where the attacker is:
                 # these two have stronger attacks of their own among the channels
                 real = signal not in ("order", "served by")
-                yield Row(guard=case.name, signal=signal, power=found, verdict=verdict(case, found, real))
+                price = priced(apart.ttft_us, apart.late) if signal == "time" else ""
+                yield Row(
+                    guard=case.name, signal=signal, power=found, verdict=verdict(case, found, real), price=price
+                )  # fmt: skip
 
     def _seen(self, case: Case, scene: Scene) -> Seen:
-        return play(scene, case.tenancy, shared_secret=case.shared_secret, constant_shape=case.constant_shape)
+        return play(scene, case.tenancy, shared_secret=case.shared_secret, shape=case.shape)
 
 
 def verdict(case: Case, found: Power, real: bool) -> str:
@@ -94,6 +105,13 @@ def verdict(case: Case, found: Power, real: bool) -> str:
         return "reported"
     good = found.high <= SAFE_AT_MOST if case.withstands else found.auc >= REAL_AT_LEAST
     return "as it must be" if good else "NOT AS IT MUST BE"
+
+
+def priced(ttft_us: Floats, late: Floats) -> str:
+    """Mean time of the right candidates and of the wrong ones, and the share of answers that their shape did not
+    cover."""
+    right, wrong = ttft_us[:, 0].mean() / 1000, ttft_us[:, 1:].mean() / 1000
+    return f"right {right:.1f} ms, wrong {wrong:.1f} ms" + (f", late {late.mean():.1%}" if late.any() else "")
 
 
 def told(rows: Iterable[Row], label: str, out: str | None) -> int:
@@ -109,7 +127,7 @@ def told(rows: Iterable[Row], label: str, out: str | None) -> int:
         print(
             f"{row.guard:48} {row.signal:13} {p.auc:5.3f}  {p.low:5.3f} to {p.high:5.3f} {p.success_at_1:9.3f} "
             f"{p.success_at_3:5.3f} {1 / p.probes_per_secret:7.3f} {f'{p.secrets} x {p.probes_per_secret}':>16}  "
-            f"{row.verdict}",
+            f"{row.verdict}{row.price and f'; {row.price}'}",
             flush=True,
         )
     if out is not None:

@@ -13,14 +13,15 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from kvshare_research.core.costing import PS_PER_US, PrefillCoefficients, prefill_ps
+from kvshare_research.core.costing import PS_PER_US, PrefillCoefficients
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger
-from kvshare_research.core.nouns import Action, Chain, LinkRow, Outcome, Request
+from kvshare_research.core.nouns import NO_NODE, Action, Chain, LinkRow, Outcome, Request
 from kvshare_research.core.ports import Schedule, Tenancy
 from kvshare_research.core.rights import EVERYBODY, GROUP, TENANT, Scope
 from kvshare_research.core.router import Router, RouterPolicy
 from kvshare_research.core.running import WorkerPolicy
+from kvshare_research.core.shaping import UNSHAPED, Shape
 from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.cost.ttft import TtftCost
@@ -92,7 +93,8 @@ class Seen:
     ttft_us: Floats
     finished_us: Floats
     reused_tokens: Floats
-    elsewhere: Floats  # 1 where another node than the nearest served it
+    elsewhere: Floats  # 1 where it was told of another node than the nearest
+    late: Floats  # 1 where the answer came later than its shape: not told, but what shapes must avoid
 
 
 @dataclass(slots=True)
@@ -104,19 +106,19 @@ class _Trace:
 
 
 def play(
-    scene: Scene, tenancy: Tenancy, *, shared_secret: bool = False, constant_shape: bool = False, ways: Ways = PLAIN
+    scene: Scene, tenancy: Tenancy, *, shared_secret: bool = False, shape: Shape = UNSHAPED, ways: Ways = PLAIN
 ) -> Seen:
     """All probes of all secrets under one tenancy. `shared_secret`: the secret stands in text of a group that the
-    attacker belongs to. `constant_shape`: answers are held back to what computing everything far away would take."""
+    attacker belongs to. `shape`: how the router holds answers back."""
     directory = tenancy.directory(BASE)
     directory = replace(directory, accounts=tenancy.accounts(directory, scene.capacity_blocks))
     trace = _trace(scene, tenancy, directory, GUILD if shared_secret else None, ways)
     sim = modelled_fleet(
         directory, ways.schedule, nodes=scene.nodes, capacity_blocks=scene.capacity_blocks,
-        us_per_token=scene.us_per_token, seed=scene.seed,
+        us_per_token=scene.us_per_token, seed=scene.seed, shape=shape,
     )  # fmt: skip
     sim.feed(iter(trace.arrivals))
-    return _seen(scene, trace, sim.run(), constant_shape)
+    return _seen(scene, trace, sim.run())
 
 
 def _coefficients(us_per_token: int) -> PrefillCoefficients:
@@ -125,8 +127,9 @@ def _coefficients(us_per_token: int) -> PrefillCoefficients:
 
 
 def modelled_fleet(
-    directory: Directory, schedule: Schedule, *, nodes: int, capacity_blocks: int, us_per_token: int, seed: int
-) -> Simulator:
+    directory: Directory, schedule: Schedule, *, nodes: int, capacity_blocks: int, us_per_token: int, seed: int,
+    shape: Shape = UNSHAPED,
+) -> Simulator:  # fmt: skip
     """Empty shipped workers behind one router, with equal links and a modelled engine."""
     coefficients = _coefficients(us_per_token)
     cost = TtftCost(**coefficients._asdict(), merge_ps_per_byte=0)
@@ -135,7 +138,9 @@ def modelled_fleet(
         retention=LruRetention(), schedule=schedule, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES
     )
     router = Router(
-        policy=RouterPolicy(cost=cost, selector=Cheapest(), actions=frozenset(Action), block_bytes=BLOCK_BYTES),
+        policy=RouterPolicy(
+            cost=cost, selector=Cheapest(), actions=frozenset(Action), block_bytes=BLOCK_BYTES, shape=shape
+        ),
         directory=directory,
         index=ReferenceIndex().new_store(nodes),
         links=LinkTable.start(nodes, LinkModel(rtt_us=RTT_US, ps_per_byte=800)),
@@ -212,21 +217,15 @@ def _others(scene: Scene, draw: np.random.Generator, end_us: int) -> Iterator[in
         yield int(at_us)
 
 
-def _seen(scene: Scene, trace: _Trace, outcomes: list[Outcome], constant_shape: bool) -> Seen:
+def _seen(scene: Scene, trace: _Trace, outcomes: list[Outcome]) -> Seen:
     noise = np.random.default_rng(scene.seed + 1).normal(0, scene.jitter_us, (scene.secrets, scene.candidates))
-    ttft, finished, reused, elsewhere = (np.zeros((scene.secrets, scene.candidates)) for _ in range(4))
-    coefficients = _coefficients(scene.us_per_token)
+    ttft, finished, reused, elsewhere, late = (np.zeros((scene.secrets, scene.candidates)) for _ in range(5))
     for outcome in outcomes:
         at = trace.probes.get(outcome.request_id)
-        if at is None:
-            continue
-        held_us = 0
-        if constant_shape:
-            # Computing everything, reached over the longest way: a hit is routed to its holder, and that shows too.
-            whole_us = prefill_ps(coefficients, outcome.prompt_tokens, 0) // PS_PER_US + RTT_US
-            held_us = max(0, whole_us - outcome.prefill_us - outcome.fetch_us - outcome.route_us)
-        ttft[at] = outcome.ttft_us + held_us + noise[at]
-        finished[at] = outcome.arrival_us + outcome.end_to_end_us + held_us + noise[at]
-        reused[at] = 0 if constant_shape else outcome.prompt_tokens - outcome.computed_tokens
-        elsewhere[at] = 0 if constant_shape else outcome.executor != outcome.ingress
-    return Seen(ttft_us=ttft, finished_us=finished, reused_tokens=reused, elsewhere=elsewhere)
+        if at is not None:
+            ttft[at] = outcome.ttft_us + noise[at]
+            finished[at] = outcome.arrival_us + outcome.end_to_end_us + noise[at]
+            reused[at] = outcome.shown_tokens
+            elsewhere[at] = outcome.shown_executor not in (NO_NODE, outcome.ingress)
+            late[at] = outcome.shape_us > 0 and outcome.held_us == 0
+    return Seen(ttft_us=ttft, finished_us=finished, reused_tokens=reused, elsewhere=elsewhere, late=late)

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from kvshare_research.cli import app
-from kvshare_research.core.nouns import Outcome, Status
+from kvshare_research.core.nouns import NO_NODE, Outcome, Status
 from kvshare_research.core.rights import GROUP, Scope
+from kvshare_research.cost.calibration import fit_prefill
 from kvshare_research.driver.cluster import Arrival, Cluster
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace
 
-from .experiment import CASES, Case, Row, told, verdict
-from .prompts import Writer, random_text
+from .experiment import CASES, Case, Row, priced, told, verdict
+from .prompts import TAIL_TOKENS, Writer, random_text
 from .scores import Floats, power
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ NAMES = {
     "layered": "layered",
     "layered, constant shape": "layered",
     "layered, secret in a group's text": "layered",
+    "layered, secret in a group's text, padded": "layered",
     "layered, secret in a group's text, constant shape": "layered",
 }  # of the cases played here, in order, and the configuration of each
-FRESH_PROMPTS = 20
+WARM_PROMPTS = 8
+REPEATS = 8  # of each shape of prompt that is timed before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +46,9 @@ class Told:
     """What the attacker is told of each probe: [secret, candidate], candidate 0 the right one."""
 
     ttft_us: Floats
-    elsewhere: Floats  # 1 where another node than the nearest served it
+    elsewhere: Floats  # 1 where it was told of another node than the nearest
     reused_tokens: Floats
-
-    def shaped(self, shape_us: float) -> Told:
-        """Answers of one shape: held back to `shape_us`, and without a word of node or reuse."""
-        nothing = np.zeros_like(self.ttft_us)
-        return Told(ttft_us=np.maximum(self.ttft_us, shape_us), elsewhere=nothing, reused_tokens=nothing)
+    late: Floats  # 1 where the answer came later than its shape: not told
 
 
 @final
@@ -63,43 +62,60 @@ class RankAttacks:
     template_blocks: int
     secret_blocks: int
     contention_trials: int
-    shape_margin: float
     out: str | None = None
 
     def play(self, run: Run, cluster: Cluster) -> int:
         """Prints a row per guard and signal; 1 if a guard does not withstand, or the attack is not real."""
         cluster.load(run.resolved)
-        return told(self._rows(run, cluster), "measured", self.out)
+        return told(self._rows(run, self._timed(run, cluster), cluster), "measured", self.out)
 
-    def _rows(self, run: Run, cluster: Cluster) -> Iterator[Row]:
-        seen: dict[tuple[str, bool], tuple[Told, float]] = {}
+    def _timed(self, run: Run, cluster: Cluster) -> dict[str, Any]:
+        """The configuration with the costs of this engine on this machine: shapes follow from quotes."""
+        from kvshare_research.study.assembly import CALIBRATION
+
+        config = dict(run.resolved)
+        block = int(config["engine"]["block_tokens"])
+        whole = (self.template_blocks + self.secret_blocks) * block + TAIL_TOKENS
+        starts = (0, self.template_blocks * block, (self.template_blocks + self.secret_blocks // 2) * block)
+        spans = [(0, end) for end in range(4 * block, whole, 8 * block)] + [(start, whole) for start in starts]
+        cluster.reset(config)
+        cluster.measure_prefill(0, spans, repeats=1, seed=1)
+        times = cluster.measure_prefill(0, spans, repeats=REPEATS, seed=0)
+        # the quickest of each: what other work on the machine adds, a node's pace follows
+        fits = [(end - start, start, min(row)) for (start, end), row in zip(spans, times, strict=True)]
+        return config | {CALIBRATION: {"cost": fit_prefill(fits)[0]._asdict()}}
+
+    def _rows(self, run: Run, config: Mapping[str, Any], cluster: Cluster) -> Iterator[Row]:
         cases = {case.name: case for case in CASES}
         for name, tenancy in NAMES.items():
             case = cases[name]
-            stage = _Stage(self, run, cluster, tenancy, case)
-            key = (tenancy, case.shared_secret)
-            if key not in seen:  # answers of one shape are those of the same probes, held back
-                seen[key] = stage.probe(self.secrets if case.withstands else self.secrets_open)
-            what, shape_us = seen[key]
-            what = what.shaped(shape_us) if case.constant_shape else what
+            stage = _Stage(self, run, config, cluster, tenancy, case)
+            what = stage.probe(self.secrets_open if case.withstands is False else self.secrets)
             signals = {"time": -what.ttft_us, "served by": what.elsewhere, "reused tokens": what.reused_tokens}
             for signal, scores in signals.items():
                 found = power(scores, run.values.seed)
                 # a node that already computed the secret is not always worth the way there
-                yield Row(guard=name, signal=signal, power=found, verdict=verdict(case, found, signal != "served by"))
+                right = verdict(case, found, signal != "served by")
+                price = priced(what.ttft_us, what.late) if signal == "time" else ""
+                yield Row(guard=name, signal=signal, power=found, verdict=right, price=price)
             if self.contention_trials and not case.shared_secret:
-                found = power(stage.contention(shape_us if case.constant_shape else 0.0), run.values.seed)
-                yield Row(guard=name, signal="contention", power=found, verdict="reported")
+                yield Row(
+                    guard=name, signal="contention", power=power(stage.contention(), run.values.seed),
+                    verdict="reported",
+                )  # fmt: skip
 
 
 class _Stage:
     """One guard on the cluster, empty pools."""
 
-    def __init__(self, asked: RankAttacks, run: Run, cluster: Cluster, tenancy: str, case: Case) -> None:
+    def __init__(
+        self, asked: RankAttacks, run: Run, timed: Mapping[str, Any], cluster: Cluster, tenancy: str, case: Case
+    ) -> None:
         from kvshare_research.study.assembly import parties
         from kvshare_research.study.settings import choice
 
-        config = {**run.resolved, "tenancy": choice("tenancy", tenancy)}
+        limits = {**timed["limits"], "shape": case.shape.kind.name.lower()}
+        config = {**timed, "tenancy": choice("tenancy", tenancy), "limits": limits}
         cluster.reset(config)
         self._asked, self._cluster = asked, cluster
         self._number = 0
@@ -129,12 +145,11 @@ class _Stage:
         )
         return at_us, request, made, tokens
 
-    def probe(self, secrets: int) -> tuple[Told, float]:
-        """All probes of so many secrets, one prompt at a time; and the time to which constant shape holds answers."""
+    def probe(self, secrets: int) -> Told:
+        """All probes of so many secrets, one prompt at a time."""
         text, blocks = self._writer.text, self._asked.secret_blocks
         nodes = range(self._cluster.node_count)
-        fresh = [self._arrival(self._others, text(blocks), executor=i % len(nodes)) for i in range(FRESH_PROMPTS)]
-        slowest_us = max(o.ttft_us for o in self._played(fresh)[len(nodes) :])  # the first of each node warm it up
+        self._played([self._arrival(self._others, text(blocks), executor=i % len(nodes)) for i in range(WARM_PROMPTS)])
         rows: list[Arrival] = []
         at: dict[int, tuple[int, int]] = {}
         for secret in range(secrets):
@@ -148,11 +163,12 @@ class _Stage:
             if outcome.request_id in at:
                 place = at[outcome.request_id]
                 seen.ttft_us[place] = outcome.ttft_us
-                seen.elsewhere[place] = outcome.executor != outcome.ingress
-                seen.reused_tokens[place] = outcome.prompt_tokens - outcome.computed_tokens
-        return seen, slowest_us * self._asked.shape_margin
+                seen.elsewhere[place] = outcome.shown_executor not in (NO_NODE, outcome.ingress)
+                seen.reused_tokens[place] = outcome.shown_tokens
+                seen.late[place] = outcome.shape_us > 0 and outcome.held_us == 0
+        return seen
 
-    def contention(self, shape_us: float) -> Floats:
+    def contention(self) -> Floats:
         """[trial, with or without the victim]: how long the attacker's prompt took on the node the victim may be on."""
         text, blocks = self._writer.text, self._asked.secret_blocks
         scores = np.zeros((self._asked.contention_trials, 2))
@@ -162,8 +178,7 @@ class _Stage:
                 rows.append(self._arrival(self._attacker, text(blocks), at_us=1_000, executor=0))
                 outcomes = self._cluster.play(rows).outcomes
                 assert all(o.status == Status.DONE for o in outcomes), "every prompt is answered"
-                last = outcomes[-1]
-                scores[trial, 1 - with_victim] = max(float(last.ttft_us), shape_us)
+                scores[trial, 1 - with_victim] = outcomes[-1].ttft_us
         return scores
 
     def _played(self, rows: list[Arrival]) -> tuple[Outcome, ...]:

@@ -165,7 +165,10 @@ class Reject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
+    """The request has ended. Nobody is told before `release_us`; 0: at once."""
+
     outcome: Outcome
+    release_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -299,6 +299,8 @@ class Outcome:
     prefill_us: int = 0
     overlap_us: int = 0
     merge_us: int = 0
+    held_us: int = 0  # the answer was there so much sooner than its tenant was told, see `core/shaping.py`
+    shape_us: int = 0  # its tenant was to be told no sooner than this after receipt; 0: at once
     decode_us: int = 0
     decide_us: int = 0  # router: hash, lookup, judge, quote, select
     quoted_ttft_us: int = 0
@@ -310,6 +312,8 @@ class Outcome:
     pulled_tokens: int = 0
     same_tenant_tokens: int = 0  # reused tokens first computed for this tenant
     cross_tenant_tokens: int = 0
+    shown_tokens: int = 0  # of the reused, those its tenant is told of
+    shown_executor: int = NO_NODE  # the node its tenant is told of, if of any
     pulled_bytes: int = 0
     collided_blocks: int = 0  # of those wanted: other tokens were found under their hash, and not used
     missed: tuple[tuple[int, int], ...] = ()  # (MissReason, tokens)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from . import messages as m
+from .loads import Service
 from .nouns import NO_NODE, Action, Chain, Match, MissReason, Plan, QuoteTable, Verdict
+from .ports import UnderWay
 from .runs import longest_blocks
+from .shaping import AT_ONCE, Due
 
 COMPONENTS = ("route_us", "queue_us", "fetch_us", "prefill_us", "overlap_us", "merge_us")
 
@@ -19,6 +23,24 @@ class Decision:
     verdict: Verdict
     best_blocks: int
     refusal: str = ""  # why the selector would turn the request away; empty: it lets it in
+    due: Due = AT_ONCE
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """A request the router has dispatched and not yet recorded."""
+
+    arrived: m.Arrived
+    decision: Decision
+    received_us: int
+    service: Service
+    returned: bool = False
+    first_token_us: int | None = None
+
+    @property
+    def under_way(self) -> UnderWay:
+        plan = self.decision.plan
+        return UnderWay(plan.executor, self.first_token_us, self.received_us + plan.quoted_ttft_us)
 
 
 def plan_of(table: QuoteTable, row: int, request_id: int) -> Plan:

@@ -16,11 +16,12 @@ from .foresight import Foresight, best_source, front, stand_in
 from .judging import judge
 from .loads import Loads, Service
 from .nouns import Action, Chain, Match, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
-from .planning import Decision, missed_tokens, plan_of
-from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector, UnderWay
+from .planning import Decision, Pending, missed_tokens, plan_of
+from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
 from .promotion import OPERATOR, Promotion
 from .replica import Replica
 from .runs import longest_blocks
+from .shaping import AT_ONCE, RECOMPUTED, UNSHAPED, Due, Shape, ShapeKind, shown, told
 
 FORGOTTEN_MAX = 1 << 16  # removed block hashes remembered, to tell EVICTED from UNKNOWN
 
@@ -37,23 +38,7 @@ class RouterPolicy:
     prefetch: Prefetch | None = None
     learns_pace: bool = True  # whether quotes follow what each node's work has taken lately
     batch_max: int = 1  # requests a worker decodes beside a prefill; 1: an answer keeps its engine to the end
-
-
-@dataclass(slots=True, kw_only=True)
-class _Pending:
-    """A request the router has dispatched and not yet recorded."""
-
-    arrived: m.Arrived
-    decision: Decision
-    received_us: int
-    service: Service
-    returned: bool = False
-    first_token_us: int | None = None
-
-    @property
-    def under_way(self) -> UnderWay:
-        plan = self.decision.plan
-        return UnderWay(plan.executor, self.first_token_us, self.received_us + plan.quoted_ttft_us)
+    shape: Shape = UNSHAPED
 
 
 class Router:
@@ -69,7 +54,7 @@ class Router:
         self.choosing = Choosing(policy.selector)
         self.foresight = None if policy.prefetch is None else Foresight(policy.prefetch)
         self._loads = Loads(node_count)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._acknowledged = [directory.revision] * node_count
         self.promotion = Promotion()
@@ -116,14 +101,28 @@ class Router:
         match = self.replica.match(chain)
         verdict, table = self._quoted(request, chain, match, now_us, excluded)
         row = self.choosing.row(table)
-        refusal = self.choosing.refusal(table, row, (p.under_way for p in self._pending.values()), now_us)
+        public, public_row, due = self._shaped(request, chain, verdict, now_us, excluded) or (table, row, AT_ONCE)
+        refusal = self.choosing.refusal(public, public_row, (p.under_way for p in self._pending.values()), now_us)
         plan = plan_of(table, row, request.request_id)
         serial = self.policy.batch_max == 1
         service = self._loads.service(table, row, keeps_engine=serial)
         decided = Decision(
-            plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks, refusal=refusal
+            plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks, refusal=refusal, due=due
         )  # fmt: skip
         return decided, service
+
+    def _shaped(
+        self, request: Request, chain: Chain, verdict: Verdict, now_us: int, excluded: int | None
+    ) -> tuple[QuoteTable, int, Due] | None:
+        """The quote that a request is let in and answered by, its row, and when its answer is due; None: its own."""
+        shape = self.policy.shape
+        blocks = None if request.tenant_id == OPERATOR else shape.shown_blocks(chain, self.directory)
+        if blocks is None:
+            return None
+        actions = RECOMPUTED if shape.kind == ShapeKind.CONSTANT else self.policy.actions
+        table = self._table(request, chain, shown(verdict, blocks), now_us, excluded, actions)
+        row = self.choosing.row(table)
+        return table, row, shape.due(table, row, blocks)
 
     def _arrived(self, event: m.Arrived, now_us: int) -> tuple[m.RouterEffect, ...]:
         wanted = event.request.executor
@@ -147,7 +146,7 @@ class Router:
         for piece in plan.pieces:
             size = piece.block_count * self.policy.block_bytes
             self.links = self.links.sending(piece.source, plan.executor, size)
-        self._pending[request.request_id] = _Pending(
+        self._pending[request.request_id] = Pending(
             arrived=event, decision=decision, received_us=received_us, service=service, returned=returned
         )
         if self.policy.guess_us:
@@ -198,22 +197,27 @@ class Router:
         """judge, then quote: what of `match` the tenant may use, and what each way of serving would take."""
         reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
         verdict = judge(match, chain, reader, self.directory, now_us)
+        return verdict, self._table(request, chain, verdict, now_us, excluded, self.policy.actions)
+
+    def _table(
+        self, request: Request, chain: Chain, verdict: Verdict, now_us: int, excluded: int | None,
+        actions: frozenset[Action],
+    ) -> QuoteTable:  # fmt: skip
         given = QuoteInput(
             request=request,
             chain=chain,
             verdict=verdict,
             loads=self._loads.at(now_us, excluded),
             links=self.links.matrix(now_us),
-            actions=self.policy.actions,
+            actions=actions,
             block_bytes=self.policy.block_bytes,
             draw=request.request_id,
         )
-        return verdict, self.policy.cost.quote(given)
+        return self.policy.cost.quote(given)
 
     def _ttft_us(self, request: Request, chain: Chain, match: Match, now_us: int) -> int:
         """The least predicted time to serve a pinned request, were `match` what the nodes hold."""
-        _, table = self._quoted(request, chain, match, now_us)
-        return int(table.ttft_us.min())
+        return int(self._quoted(request, chain, match, now_us)[1].ttft_us.min())
 
     def _prefetch_ended(self, event: m.PrefetchEnded, now_us: int) -> tuple[m.RouterEffect, ...]:
         if self.foresight is not None:
@@ -260,9 +264,10 @@ class Router:
             missed=self._missed(pending, theirs) if theirs.status == Status.DONE else (),
         )
         assert chain.block_count >= plan.reused_blocks
-        return (m.Record(outcome=outcome),)
+        outcome = told(outcome, pending.decision.due, chain.block_tokens)
+        return (m.Record(outcome=outcome, release_us=now_us + outcome.held_us if outcome.held_us else 0),)
 
-    def _missed(self, pending: _Pending, theirs: Outcome) -> tuple[tuple[int, int], ...]:
+    def _missed(self, pending: Pending, theirs: Outcome) -> tuple[tuple[int, int], ...]:
         chain = pending.arrived.chain
         reused = (theirs.prompt_tokens - theirs.computed_tokens) // chain.block_tokens
         first_missing = max(reused, longest_blocks(pending.decision.match.runs))
@@ -284,9 +289,9 @@ class Router:
         if pending.returned or not others or pinned:
             return self._rejected(pending.arrived, event.reason, now_us, received_us=pending.received_us)
         decision, service = self._plan(pending.arrived, now_us, excluded=event.node)
-        return self._dispatched(
-            pending.arrived, decision, service, now_us, received_us=pending.received_us, returned=True
-        )
+        decision = replace(decision, due=decision.due.later(pending.decision.due))
+        since_us = pending.received_us
+        return self._dispatched(pending.arrived, decision, service, now_us, received_us=since_us, returned=True)
 
     def _rejected(
         self, event: m.Arrived, reason: str, now_us: int, received_us: int | None = None
@@ -307,7 +312,7 @@ class Router:
         )
         return (m.Reject(request_id=request.request_id, reason=reason), m.Record(outcome=outcome))
 
-    def _settle(self, pending: _Pending, now_us: int) -> None:
+    def _settle(self, pending: Pending, now_us: int) -> None:
         """The request no longer loads its executor or its links."""
         plan: Plan = pending.decision.plan
         for piece in plan.pieces:

@@ -25,6 +25,7 @@ from kvshare_research.core.promotion import name_of
 from kvshare_research.driver.assembly import Assembly, Config, Place, assembly_path
 from kvshare_research.driver.clock import Clock, Rest
 from kvshare_research.driver.hearing import Hearing
+from kvshare_research.driver.held import Held
 from kvshare_research.driver.log import EventLog
 from kvshare_research.driver.played import Interrupted as Interrupted
 from kvshare_research.driver.played import Played as Played
@@ -72,8 +73,10 @@ class Cluster:
         self._decide_us: dict[int, int] = {}
         self._outcomes: list[Outcome] = []
         self._open: set[int] = set()
+        self._held = Held()
         self._counters: Counter[str] = Counter()
         self._next_tick_us = TICK_US
+        self._next_arrival_us: int | None = None
 
     # ------------------------------------------------------------------ the study's API
     def load(self, config: Config) -> tuple[wire.EngineReady, ...]:
@@ -91,8 +94,7 @@ class Cluster:
         if not self.engines:
             raise ConfigError("`reset` came before `load`; load an engine first")
         self._case += 1
-        self.router = None
-        self.prepare = self.text_of = self.told = None
+        self.router = self.prepare = self.text_of = self.told = None
         plain = dict(config)
         self._broadcast(wire.Reset(self._case, plain, record))
         self._gather(wire.ResetDone, "begin a case")
@@ -173,9 +175,10 @@ class Cluster:
 
     def feed(self, event: m.RouterEvent) -> None:
         """Decides on an event now, and performs the effects; public for events of the operator."""
-        router = self._loaded_router()
+        if self.router is None:
+            raise ConfigError("nothing is served before `reset`; begin a case first")
         now_us = self._clock.now_us()
-        effects = router.handle(event, now_us)
+        effects = self.router.handle(event, now_us)
         if isinstance(event, m.Arrived):
             self._decide_us[event.request.request_id] = self._clock.now_us() - now_us
         if self._log is not None:
@@ -206,7 +209,6 @@ class Cluster:
         first = len(self._outcomes)
         self.hearing.begin(self._clock.now_us())
         told = -1
-        self._next_arrival_us: int | None = None
 
         def ended() -> bool:
             nonlocal told
@@ -222,7 +224,8 @@ class Cluster:
             return Played(
                 outcomes=tuple(outcomes), arrived_count=len(outcomes) + len(self._open),
                 elapsed_us=self._clock.now_us() - start_us, complete=complete,
-                counters={"router": dict(self._counters)}, logs=self._own_log(), lost=tuple(sorted(self.hearing.lost)),
+                counters={"router": dict(self._counters)}, lost=tuple(sorted(self.hearing.lost)),
+                logs={} if self._log is None else {"router": self._log.to_bytes()},
             )  # fmt: skip
 
         try:
@@ -241,9 +244,6 @@ class Cluster:
             counters={**played.counters, **{f"node{row.node}": row.counters for row in rows}},
             logs={**played.logs, **{f"node{row.node}": row.log for row in rows if row.log}},
         )
-
-    def _own_log(self) -> dict[str, bytes]:
-        return {} if self._log is None else {"router": self._log.to_bytes()}
 
     def _arrive(self, arrival: Arrival, arrival_us: int) -> None:
         request, chain, tokens = replace(arrival[1], arrival_us=arrival_us), *arrival[2:]
@@ -284,13 +284,12 @@ class Cluster:
             self.feed(m.Ticked())
             for node in self.hearing.overdue(now_us):
                 self._lose(node)
-        return bool(received)
-
-    _next_arrival_us: int | None = None
+        return self._tell() or bool(received)
 
     def _due_in_us(self) -> int | None:
         tick_us = None if self.router is None else self._next_tick_us
-        due = [t for t in (self._endpoint.next_due_us(), self._next_arrival_us, tick_us) if t is not None]
+        times = (self._endpoint.next_due_us(), self._next_arrival_us, self._held.next_us(), tick_us)
+        due = [t for t in times if t is not None]
         return min(due) - self._clock.now_us() if due else None
 
     def _receive(self, item: Received) -> None:
@@ -350,8 +349,7 @@ class Cluster:
                 self._endpoint.send_after_hop(request.ingress, plan.executor, plan.executor + 1, Channel.CONTROL, data)
             case m.AskSnapshot(node=node, incarnation=incarnation, after_seq=after_seq):
                 self._counters["snapshots_asked"] += 1
-                ask = m.SnapshotAsked(incarnation=incarnation, after_seq=after_seq)
-                self._send(node, wire.Deliver.of(ask))
+                self._send(node, wire.Deliver.of(m.SnapshotAsked(incarnation=incarnation, after_seq=after_seq)))
             case m.SendPrefetch(node=node, asked=asked):
                 self._counters["prefetches_sent"] += 1
                 self._send(node, wire.Deliver.of(asked))
@@ -359,16 +357,22 @@ class Cluster:
                 self._send(node, wire.Deliver.of(m.KeepPrefixes(prefixes=prefixes)))
             case m.SendDirectory(node=node, directory=directory):
                 self._send(node, wire.Deliver.of(m.DirectoryChanged(directory=directory)))
-            case m.Record(outcome=outcome):
-                request_id = outcome.request_id
-                self._open.discard(request_id)
-                self._tokens.pop(request_id, None)
-                ended = replace(outcome, decide_us=self._decide_us.pop(request_id, 0))
-                self._outcomes.append(ended)
-                if self.told is not None:
-                    self.told(ended)
+            case m.Record(outcome=outcome, release_us=release_us):
+                self._tokens.pop(outcome.request_id, None)
+                ended = replace(outcome, decide_us=self._decide_us.pop(outcome.request_id, 0))
+                self._held.add(ended, release_us)
+                self._tell()
             case m.Reject():
                 self._counters["rejected"] += 1
+
+    def _tell(self) -> bool:
+        """The clients of answers that are due have been told; whether there were any."""
+        for outcome in (due := self._held.due(self._clock.now_us())):
+            self._open.discard(outcome.request_id)
+            self._outcomes.append(outcome)
+            if self.told is not None:
+                self.told(outcome)
+        return bool(due)
 
     def _text(self, chain: Chain) -> bytes | None:
         """The tokens of a prefix that the operator wants computed."""
@@ -381,11 +385,6 @@ class Cluster:
     def _broadcast(self, message: wire.Message) -> None:
         for node in self.hearing.live:
             self._send(node, message)
-
-    def _loaded_router(self) -> Router:
-        if self.router is None:
-            raise ConfigError("nothing is served before `reset`; begin a case first")
-        return self.router
 
     # ------------------------------------------------------------------ the end
     def close(self, code: int, patience_s: float) -> bool:

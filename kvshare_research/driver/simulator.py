@@ -193,7 +193,10 @@ class Simulator:
         elif isinstance(effect, m.Record):
             self._ingress.pop(effect.outcome.request_id, None)
             self._reported_us.pop(effect.outcome.request_id, None)
-            self.outcomes.append(effect.outcome)
+            if effect.release_us > now_us:
+                self._at(effect.release_us, self._told, effect.outcome)
+            else:
+                self.outcomes.append(effect.outcome)
         elif isinstance(effect, m.SendPrefetch):
             self._send(effect.node, self.event_delay_us, effect.asked, now_us)
         elif isinstance(effect, m.SendKeep):
@@ -203,6 +206,9 @@ class Simulator:
             self._send(effect.node, self.event_delay_us, asked, now_us)
         elif isinstance(effect, m.SendDirectory):
             self._send(effect.node, self.event_delay_us, m.DirectoryChanged(directory=effect.directory), now_us)
+
+    def _told(self, outcome: Outcome, now_us: int) -> None:
+        self.outcomes.append(outcome)
 
     def _perform_worker(self, node: int, effect: m.WorkerEffect, now_us: int) -> None:
         if isinstance(effect, m.Prefill):

@@ -19,7 +19,7 @@ from .records import BASELINE, CaseKey, CaseResult
 from .statistics import Estimate, PredictionError, Quantiles
 from .steady import Steadiness, steadiness
 
-COMPONENTS = ("route", "queue", "fetch", "prefill", "merge")  # of TTFT; the overlap is taken off fetch
+COMPONENTS = ("route", "queue", "fetch", "prefill", "merge", "held")  # of TTFT; the overlap is taken off fetch
 
 
 @final
@@ -119,6 +119,8 @@ class Row:
     failed: int
     refusals: tuple[tuple[str, int], ...]  # (reason, requests), most frequent first
     ttft: Quantiles
+    shaped: int  # answers that were to be told no sooner than a given time
+    late: int  # of those, the ones that were not there by then
     components_us: tuple[tuple[str, float], ...]  # mean, measured; with `other` they sum to the mean TTFT
     quoted_us: tuple[tuple[str, float], ...]  # mean, predicted
     reuse: Reuse
@@ -268,7 +270,7 @@ def prediction_of(group: Group) -> Prediction:
     for case in group.cases:
         fit = frozenset(case.fit_request_ids)
         for o in case.done():
-            (seen if o.request_id in fit else unseen).append((o.quoted_ttft_us, o.ttft_us))
+            (seen if o.request_id in fit else unseen).append((o.quoted_ttft_us, o.ttft_us - o.held_us))
     fit_error, unseen_error = (
         statistics.percentage_error([q for q, _ in rows], [m for _, m in rows]) for rows in (seen, unseen)
     )
@@ -315,6 +317,8 @@ def row_of(group: Group, groups: Sequence[Group]) -> Row:
         failed=sum(o.status == Status.FAILED for o in all_outcomes),
         refusals=tuple(refusals.most_common()),
         ttft=statistics.quantiles([o.ttft_us for o in outcomes], [key.seed for key, _ in done]),
+        shaped=sum(o.shape_us > 0 for o in outcomes),
+        late=sum(o.shape_us > 0 and o.held_us == 0 for o in outcomes),
         components_us=measured_components(outcomes),
         quoted_us=quoted_components(outcomes),
         reuse=reuse_of(outcomes),

@@ -93,6 +93,12 @@ def _saved(row: Row) -> tuple[str, ...]:
     )
 
 
+def _held(row: Row) -> tuple[str, ...]:
+    held_us = dict(row.components_us)["held"]
+    share = held_us / sum(us for _, us in row.components_us)
+    return count(row.done), count(row.shaped), count(row.late), number(held_us / 1000), percent(share)
+
+
 def _tokens(row: Row) -> tuple[str, ...]:
     r = row.reuse
     parts = (r.prompt, r.computed, r.resident, r.routed, r.pulled, r.same_tenant, r.cross_tenant)
@@ -156,6 +162,17 @@ def _reasons(rows: Sequence[Row], title: str) -> Table:
     )
 
 
+def _held_back(rows: Sequence[Row], title: str) -> Table:
+    return _table(
+        title,
+        [r for r in rows if r.shaped],
+        ("n", "shaped", "later than that", "held, mean of all, ms", "of TTFT"),
+        _held,
+        "Shaped: told no sooner than a time that does not depend on what others have run (`limits.shape`). What was "
+        "later than that time was told when it was there, and shows it.",
+    )
+
+
 def case_tables(rows: Sequence[Row]) -> list[Table]:
     """The tables of the cases: one set per label and completeness, which are never mixed in one table."""
     tables: list[Table] = []
@@ -180,6 +197,7 @@ def _tables_of(rows: Sequence[Row], kind: str) -> list[Table]:
             samples,
             STEADINESS,
         ),
+        _held_back(rows, f"Answers held back ({kind})"),
         _table(
             f"Saved against recompute_always ({kind})",
             compared,

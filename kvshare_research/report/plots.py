@@ -24,6 +24,7 @@ PART_COLOURS = {
     "fetch": "#56B4E9",
     "prefill": "#0072B2",
     "merge": "#009E73",
+    "held": "#D55E00",
     "other": "#999999",
 }
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

@@ -12,10 +12,11 @@ from kvshare_research.core.costing import PS_PER_US, prefill_ps
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.ledger import Ledger
-from kvshare_research.core.nouns import Action
+from kvshare_research.core.nouns import PERMILLE, Action
 from kvshare_research.core.ports import ATTENTION, FUTURE, QUEUE, Prefetch, Retention
 from kvshare_research.core.router import Router, RouterPolicy
 from kvshare_research.core.running import WorkerPolicy
+from kvshare_research.core.shaping import Shape, ShapeKind
 from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.cost.ttft import TtftCost, prepare
@@ -42,9 +43,11 @@ class Limits:
     admitted_max: int
     guess_us: int
     node_silence_us: int = SILENCE_US
+    shape: ShapeKind = ShapeKind.NONE
+    shape_margin_permille: int = PERMILLE
 
     def __post_init__(self) -> None:
-        for name in ("lease_us", "fetch_deadline_us", "admitted_max", "node_silence_us"):
+        for name in ("lease_us", "fetch_deadline_us", "admitted_max", "node_silence_us", "shape_margin_permille"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"`limits.{name}` is `{getattr(self, name)}`, expected at least 1")
 
@@ -140,14 +143,16 @@ class StudyAssembly(Assembly):
         prepare()  # no decision waits for the compiler
         directory, _ = parties(config, capacity_blocks=place.capacity_blocks, block_bytes=place.block_bytes)
         cost = priced(config)
+        limits: Limits = component(config, "limits")
         policy = RouterPolicy(
             cost=cost,
             selector=component(config, "selector"),
             actions=actions(config),
             block_bytes=place.block_bytes,
-            guess_us=component(config, "limits").guess_us,
+            guess_us=limits.guess_us,
             prefetch=foreseen(config),
             learns_pace=not cost.no_pace,
+            shape=Shape(kind=limits.shape, margin_permille=limits.shape_margin_permille),
         )
         return Router(
             policy=policy,

@@ -279,7 +279,7 @@ class Session:
             self.progress.stage(f"{case.title}: idle service time", len(given))
             self.cluster.reset(base)
             played = self.cluster.play_idle(arrivals(given, (0,) * len(given)))
-            times = [o.end_to_end_us for o in played.outcomes[1:]]
+            times = [o.end_to_end_us - o.held_us for o in played.outcomes[1:]]
             self._service_us[case.overlap] = sum(times) / len(times)
             self._control_us = control_us_of(played.outcomes[1:])
             self.notes[f"service_us at overlap {case.overlap}"] = self._service_us[case.overlap]

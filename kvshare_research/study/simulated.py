@@ -268,7 +268,7 @@ class SimulatedSession:
             }
             fleet = build_fleet(self.run, base)
             outcomes = _one_by_one(fleet, self._items(case, base, SERVICE_REQUESTS, fleet, Reading()))
-            times = [o.end_to_end_us for o in outcomes if o.status == Status.DONE]
+            times = [o.end_to_end_us - o.held_us for o in outcomes if o.status == Status.DONE]
             if not times:
                 raise ConfigError(f"no request of this workload can be served: {outcomes[0].reason}")
             self._service_us[case.overlap] = sum(times) / len(times)

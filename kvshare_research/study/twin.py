@@ -42,7 +42,7 @@ def control_us_of(outcomes: Sequence[Outcome]) -> int:
     """Median of what is left of TTFT beside its components, for requests served at their ingress; 0 without any."""
     rows = [o for o in outcomes if o.status == Status.DONE and o.executor == o.ingress]
     parts = [o.queue_us + o.fetch_us + o.prefill_us + o.merge_us - o.overlap_us for o in rows]
-    left = [max(0, o.ttft_us - known) for o, known in zip(rows, parts, strict=True)]
+    left = [max(0, o.ttft_us - o.held_us - known) for o, known in zip(rows, parts, strict=True)]
     return round(statistics.median(left)) if left else 0
 
 

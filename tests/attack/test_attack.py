@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvshare_research.attack.experiment import CASES
+from kvshare_research.attack.experiment import CASES, CONSTANT, PADDED
 from kvshare_research.attack.probing import Scene, play
 from kvshare_research.attack.scores import power
 from kvshare_research.guard.layered import Layered
@@ -28,28 +28,29 @@ def test_scores_of_certain_blind_and_wrong_guesses() -> None:
 
 
 def test_without_a_guard_the_secret_is_found() -> None:
-    seen = play(SCENE, OneGroup(), shared_secret=False, constant_shape=False)
+    seen = play(SCENE, OneGroup(), shared_secret=False)
     assert power(-seen.ttft_us, 0).success_at_1 == 1
     assert power(seen.reused_tokens, 0).auc == 1
 
 
 def test_with_the_guard_reuse_says_nothing_although_the_template_is_reused() -> None:
-    seen = play(SCENE, Layered(), shared_secret=False, constant_shape=False)
+    seen = play(SCENE, Layered(), shared_secret=False)
     assert power(seen.reused_tokens, 0).auc == 0.5
     assert seen.reused_tokens.min() == 4 * 16
 
 
 def test_what_a_group_shares_its_members_see_unless_answers_have_one_shape() -> None:
     """The leak that theorem LEAK-2 says cannot be removed by the guard, and the defence that removes it."""
-    seen = play(SCENE, Layered(), shared_secret=True, constant_shape=False)
+    seen = play(SCENE, Layered(), shared_secret=True)
     assert power(-seen.ttft_us, 0).auc == 1
-    held = play(SCENE, Layered(), shared_secret=True, constant_shape=True)
-    assert power(held.reused_tokens, 0).auc == 0.5
-    assert power(-held.ttft_us, 0).auc < 0.9
+    for shape in (PADDED, CONSTANT):
+        held = play(SCENE, Layered(), shared_secret=True, shape=shape)
+        assert power(held.reused_tokens, 0).auc == power(held.elsewhere, 0).auc == 0.5
+        assert 0.3 < power(-held.ttft_us, 0).auc < 0.7
 
 
 def test_equal_seeds_give_equal_attacks() -> None:
-    one, two = (play(SCENE, OneGroup(), shared_secret=False, constant_shape=False) for _ in range(2))
+    one, two = (play(SCENE, OneGroup(), shared_secret=False) for _ in range(2))
     assert np.array_equal(one.ttft_us, two.ttft_us)
 
 

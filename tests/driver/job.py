@@ -43,6 +43,7 @@ def _cases(cluster: Cluster, folder: Path) -> None:
         "flipped": {"fault": {"node": 0, "flip": 0}},
         "revoked": {"revoked_at": 0},
         "late": {"fault": {"node": 0, "hold": True}, "deadline_us": 300_000},
+        "padded": {"pad_us": 400_000},
         "emulated": {"link": {"rtt_us": 40_000, "rate_bits_per_s": 50_000_000, "label": "emulated"}},
     }
     # Other tokens under the hashes of the first prompt, wanted where its blocks are and where they are not; `blind`: with

@@ -20,6 +20,7 @@ from kvshare_research.core.ports import Cost, Links, QuoteInput, Selector
 from kvshare_research.core.rights import GROUP, TENANT, Scope
 from kvshare_research.core.router import Router, RouterPolicy
 from kvshare_research.core.running import WorkerPolicy
+from kvshare_research.core.shaping import Shape, ShapeKind
 from kvshare_research.core.worker import Worker
 from kvshare_research.driver.assembly import Config, Place
 from kvshare_research.engine.base import Engine
@@ -65,6 +66,7 @@ class PullWhatYouCan(Cost, Selector):
     """One row, on the pinned executor: what is resident there, or else all that another node has; front first if asked."""
 
     front_blocks: int = 0
+    quoted_us: int = 0  # for everything
 
     def quote(self, given: QuoteInput) -> QuoteTable:
         pinned = given.request.executor
@@ -97,6 +99,7 @@ class PullWhatYouCan(Cost, Selector):
             ],
             zero,
         )
+        columns["ttft_us"] = zero + self.quoted_us
         return QuoteTable(
             action=zero + int(action), executor=zero + executor, source=zero + (-source if pull else NO_NODE),
             resident_blocks=zero + here, pulled_blocks=zero + (there - start if pull else 0),
@@ -251,9 +254,12 @@ class TestAssembly:
         )  # fmt: skip
 
     def router(self, config: Config, place: Place) -> Router:
-        policy = PullWhatYouCan(front_blocks=config.get("front_blocks", 0))
+        policy = PullWhatYouCan(front_blocks=config.get("front_blocks", 0), quoted_us=config.get("pad_us", 0))
+        shape = Shape(kind=ShapeKind.PAD if "pad_us" in config else ShapeKind.NONE)
         return Router(
-            policy=RouterPolicy(cost=policy, selector=policy, actions=frozenset(Action), block_bytes=place.block_bytes),
+            policy=RouterPolicy(
+                cost=policy, selector=policy, actions=frozenset(Action), block_bytes=place.block_bytes, shape=shape
+            ),
             directory=directory(),
             index=ReferenceIndex().new_store(place.node_count),
             links=FlatLinks(node_count=place.node_count),

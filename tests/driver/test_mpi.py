@@ -87,7 +87,7 @@ def _case(out: Path, name: str) -> tuple[list[dict[str, Any]], dict[str, dict[st
     return row["outcomes"], row["counters"]
 
 
-@pytest.mark.parametrize("name", ["pull", "split", "flipped", "revoked", "late", "emulated"])
+@pytest.mark.parametrize("name", ["pull", "split", "flipped", "revoked", "late", "padded", "emulated"])
 def test_tokens_are_those_of_recomputing_whatever_happens_to_the_bytes(out: Path, name: str) -> None:
     (cold, wanted, again), _ = _case(out, name)
     assert cold["computed_tokens"] == PROMPT_TOKENS
@@ -167,6 +167,25 @@ def test_an_emulated_link_takes_at_least_its_time(out: Path) -> None:
     assert min(bulk) >= 40_000 + 100_000 * 8 / 50
 
 
+def test_answers_in_a_groups_text_are_held_until_they_are_due_and_the_work_is_not(out: Path) -> None:
+    outcomes, _ = _case(out, "padded")
+    unheld, _ = _case(out, "pull")
+    for one, other in zip(outcomes, unheld, strict=True):
+        assert one["ttft_us"] >= one["shape_us"] == 400_000
+        assert one["ttft_us"] >= one["held_us"] > 0 == other["held_us"]
+        assert one["end_to_end_us"] >= one["ttft_us"]
+        assert (one["shown_tokens"], one["shown_executor"]) == (0, -1)
+        assert (other["shown_tokens"], other["shown_executor"]) == (
+            PROMPT_TOKENS - other["computed_tokens"],
+            other["executor"],
+        )
+        assert (one["computed_tokens"], one["pulled_bytes"]) == (other["computed_tokens"], other["pulled_bytes"])
+        parts = one["queue_us"] + one["fetch_us"] + one["prefill_us"] + one["merge_us"] - one["overlap_us"]
+        assert parts + one["held_us"] <= one["ttft_us"], "the worker has waited for nothing"
+    told = [o["arrival_us"] + o["end_to_end_us"] for o in outcomes]
+    assert all(o["arrival_us"] >= before for o, before in zip(outcomes[1:], told, strict=False)), "asked when told"
+
+
 def test_calibration_gives_a_time_for_every_point_and_repeat(out: Path) -> None:
     _, _, prefill = json.loads((out / "measured.json").read_text())
     assert [len(row) for row in prefill] == [2, 2]
@@ -184,7 +203,7 @@ def test_an_open_loop_serves_all_and_tells_how_far_it_is(out: Path) -> None:
 
 def test_a_fresh_process_decides_every_log_alike(out: Path) -> None:
     logs = sorted(str(p) for p in out.glob("*.log"))
-    assert len(logs) == 3 * 11
+    assert len(logs) == 3 * 12
     for hash_seed in ("1", "77"):
         env = dict(os.environ, PYTHONHASHSEED=hash_seed, PYTHONPATH=str(ROOT))
         command = [sys.executable, "-m", "kvshare_research.driver.replay", *logs]

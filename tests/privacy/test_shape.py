@@ -1,27 +1,173 @@
-"""Held back, a hit takes as long as the miss; what is not a group's is not held back."""
+"""Held back by the router, a hit in a group's text takes as long as its miss; what is nobody's secret is not held back.
+
+The same prompts go twice through the shipped machines: after a member of the group has run the text, and after it has run
+another as long. A planted mistake makes the two differ, and the comparison must notice each.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvshare_research.core.costing import PS_PER_US, PrefillCoefficients, prefill_ps
-from kvshare_research.privacy.shape import held_us
+from kvshare_research.core import router, shaping
+from kvshare_research.core.nouns import HASH_BYTES, NO_NODE, Chain, Outcome, Run, Status, Verdict
+from kvshare_research.core.shaping import AT_ONCE, UNSHAPED, Due, Shape, ShapeKind, shown, told
+from kvshare_research.driver.held import Held
+from tests.core.test_fleet import BLOCK_TOKENS, DIRECTORY, GROUP_ID, PUBLIC_ID, TWO, ask, fleet, only
 
-COEFFICIENTS = PrefillCoefficients(5_000 * PS_PER_US, 200 * PS_PER_US, 2 * PS_PER_US, 1_000, 500)
-
-
-@given(st.integers(0, 400), st.integers(0, 400), st.integers(1, 400))
-@settings(max_examples=80, deadline=None)
-def test_a_group_hit_takes_as_long_as_its_miss(own: int, group: int, rest: int) -> None:
-    prompt, reused = own + group + rest, own + group
-    hit_us = prefill_ps(COEFFICIENTS, rest, reused) // PS_PER_US
-    miss_us = prefill_ps(COEFFICIENTS, group + rest, own) // PS_PER_US
-    assert abs(hit_us + held_us(COEFFICIENTS, prompt, reused, group) - miss_us) <= 1
-    assert held_us(COEFFICIENTS, prompt, reused, 0) == 0
+PAD = Shape(kind=ShapeKind.PAD)
+CONSTANT = Shape(kind=ShapeKind.CONSTANT, margin_permille=1_200)
+GUESS, BESIDE = 3, 4
 
 
-def test_more_reused_than_there_is_is_refused() -> None:
-    with pytest.raises(ValueError, match="5 of 4 reused"):
-        held_us(COEFFICIENTS, 9, 4, 5)
+def world(ran: str, shape: Shape, scope: int = GROUP_ID) -> list[Outcome]:
+    """Tenant one has run the text `ran`; then tenant two guesses `g`, and asks something of its own meanwhile."""
+    sim = fleet()
+    sim.router.policy = replace(sim.router.policy, shape=shape)
+    ask(sim, 1, tenant=1, prefix=ran, prefix_scope=scope, executor=0)
+    ask(sim, 2, tenant=2, prefix="own", prefix_scope=TWO, executor=1)
+    sim.run()
+    ask(sim, GUESS, tenant=2, prefix="g", prefix_scope=scope)
+    ask(sim, BESIDE, tenant=2, prefix="own", prefix_scope=TWO, executor=0, at_us=sim.now_us + 2)
+    return sim.run()
+
+
+def alike(shape: Shape) -> None:
+    """The guess shows nothing: equal times to the microsecond that quotes are rounded to, and nothing else told."""
+    hit, miss = (only(world(ran, shape), GUESS) for ran in "gx")
+    assert hit.resident_tokens + hit.routed_tokens + hit.pulled_tokens == 8 * BLOCK_TOKENS > 0 == miss.shown_tokens
+    assert abs(hit.ttft_us - miss.ttft_us) <= 2
+    assert abs(hit.end_to_end_us - miss.end_to_end_us) <= 2 + abs(hit.decode_us - miss.decode_us)
+    assert (hit.shown_tokens, hit.shown_executor) == (miss.shown_tokens, miss.shown_executor) == (0, NO_NODE)
+
+
+def test_without_a_shape_a_hit_shows() -> None:
+    hit, miss = (only(world(ran, UNSHAPED), GUESS) for ran in "gx")
+    assert hit.ttft_us < miss.ttft_us / 2
+    assert hit.shown_tokens > 0 == hit.held_us == hit.shape_us
+
+
+@pytest.mark.parametrize("shape", [PAD, CONSTANT], ids=lambda s: s.kind.name)
+def test_with_a_shape_it_does_not_and_no_work_waits(shape: Shape) -> None:
+    alike(shape)
+    plain, held = ({o.request_id: o for o in world("g", s)} for s in (UNSHAPED, shape))
+    assert set(plain) == set(held)
+    for number, one in held.items():
+        other = plain[number]
+        assert one.ttft_us - one.held_us == other.ttft_us, "only what is told is later"
+        assert one.end_to_end_us - one.held_us == other.end_to_end_us
+        assert (one.output_tokens, one.computed_tokens) == (other.output_tokens, other.computed_tokens)
+        assert (one.queue_us, one.prefill_us) == (other.queue_us, other.prefill_us)
+
+
+def test_padding_leaves_alone_what_no_group_shares() -> None:
+    for scope in (PUBLIC_ID, TWO):
+        outcome = only(world("g", PAD, scope), GUESS)
+        assert outcome.held_us == outcome.shape_us == 0
+        assert outcome.shown_executor == outcome.executor
+    public = only(world("g", CONSTANT, PUBLIC_ID), GUESS)
+    assert public.held_us > 0
+
+
+def _of_tenants(chain: Any, directory: Any) -> int | None:
+    return next((0 for scope_id, _ in chain.scope_ends if directory.scopes[scope_id].level > 2), None)
+
+
+def _never_held(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
+    return told(outcome, due._replace(after_us=0), block_tokens)
+
+
+def _held_from_its_answer(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
+    return told(outcome, due._replace(after_us=due.after_us + outcome.ttft_us), block_tokens)
+
+
+def _bills_reuse(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
+    return told(outcome, due._replace(shown_blocks=outcome.prompt_tokens), block_tokens)
+
+
+def _names_the_node(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
+    return replace(told(outcome, due, block_tokens), shown_executor=outcome.executor)
+
+
+def _last_token_early(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
+    return replace(told(outcome, due, block_tokens), end_to_end_us=outcome.end_to_end_us)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "mistake"),
+    [
+        (shaping, "group_start", _of_tenants),
+        (router, "shown", lambda verdict, blocks: verdict),
+        (router, "told", _never_held),
+        (router, "told", _held_from_its_answer),
+        (router, "told", _bills_reuse),
+        (router, "told", _names_the_node),
+        (router, "told", _last_token_early),
+    ],
+)
+def test_the_comparison_notices(module: Any, name: str, mistake: Callable[..., Any], monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, name, mistake)
+    with pytest.raises(AssertionError):
+        alike(PAD)
+
+
+times = st.integers(0, 10**9)
+
+
+@given(times, times, times, st.integers(0, 40), st.none() | st.integers(0, 40))
+@settings(max_examples=100, deadline=None)
+def test_what_is_told(ttft_us: int, more_us: int, after_us: int, reused: int, blocks: int | None) -> None:
+    outcome = Outcome(
+        request_id=1, tenant_id=1, application="", status=Status.DONE, executor=3, ttft_us=ttft_us,
+        end_to_end_us=ttft_us + more_us, prompt_tokens=16 * reused + 1, computed_tokens=1, resident_tokens=16 * reused,
+        same_tenant_tokens=16 * reused,
+    )  # fmt: skip
+    one = told(outcome, Due(after_us, blocks), 16)
+    assert one.ttft_us == max(ttft_us, after_us) == ttft_us + one.held_us
+    assert one.end_to_end_us - one.ttft_us == more_us
+    assert one.shown_tokens == 16 * min(reused, reused if blocks is None else blocks)
+    assert (one.shown_executor == 3) == (blocks is None)
+    assert told(outcome, AT_ONCE, 16).ttft_us == ttft_us
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 30)), max_size=6), st.integers(0, 30))
+@settings(max_examples=60, deadline=None)
+def test_what_may_not_show_is_held_by_nobody(rows: list[tuple[int, int, int]], blocks: int) -> None:
+    verdict = Verdict(runs=tuple(Run(*row) for row in rows), readable_blocks=30)
+    cut = shown(verdict, blocks)
+    assert all(run.block_count <= blocks for run in cut.runs)
+    assert [run.block_count for run in cut.runs] == [min(r[2], blocks) for r in rows if blocks]
+    assert cut.readable_blocks == verdict.readable_blocks, "rights are what they are"
+
+
+def test_of_two_decisions_the_later_time_holds() -> None:
+    assert Due(3, 1).later(Due(5, 0)) == Due(5, 0)
+    assert Due(5, None).later(Due(3, 0)) == Due(5, None)
+
+
+def test_a_loop_that_comes_late_says_so() -> None:
+    held = Held()
+    outcomes = [
+        Outcome(request_id=i, tenant_id=1, application="", status=Status.REJECTED, ttft_us=100, held_us=60)
+        for i in range(3)
+    ]
+    for outcome, release_us in zip(outcomes, (900, 0, 500), strict=True):
+        held.add(outcome, release_us)
+    assert held.next_us() == 0
+    assert held.due(499) == [outcomes[1]]
+    (late,) = held.due(510)
+    assert (late.request_id, late.ttft_us, late.held_us, late.end_to_end_us) == (2, 110, 70, 10)
+    assert held.due(899) == []
+    assert held.due(900) == [outcomes[0]]
+    assert held.next_us() is None
+
+
+@pytest.mark.parametrize(("scopes", "first"), [(((PUBLIC_ID, 2), (GROUP_ID, 4), (TWO, 6)), 2), (((TWO, 6),), None)])
+def test_where_a_groups_text_begins(scopes: tuple[tuple[int, int], ...], first: int | None) -> None:
+    made = Chain(hashes=b"x" * 6 * HASH_BYTES, scope_ends=scopes, block_tokens=BLOCK_TOKENS)
+    assert shaping.group_start(made, DIRECTORY) == first
