@@ -25,6 +25,7 @@ from kvshare_research.driver.hearing import SILENCE_US
 from kvshare_research.engine.base import Engine
 from kvshare_research.events.publish import Events, Tap
 from kvshare_research.prefetch.off import OffPrefetch
+from kvshare_research.selector.bound import Bound
 from kvshare_research.transport.link import Link
 from kvshare_research.transport.mpi import Endpoint
 from kvshare_research.workload.catalogue import Catalogue
@@ -101,6 +102,12 @@ def check_retention(config: Config, *, simulated: bool) -> None:
             f"`retention` is a `{name}`: it needs an engine that reports attention, say engine.attention_rows=16 "
             "with driver=mpi; the simulator computes none"
         )
+
+
+def check_selector(config: Config) -> None:
+    """ConfigError if ranks are to be routed by what is no policy."""
+    if isinstance(component(config, "selector"), Bound):
+        raise ConfigError("`selector` is a `Bound`: it serves nobody and needs driver=simulator")
 
 
 def foreseen(config: Config) -> Prefetch | None:

@@ -25,7 +25,7 @@ from kvshare_research.workload.base import PromptItem, WorkloadInput
 from kvshare_research.workload.catalogue import Catalogue
 
 from . import counting
-from .assembly import check_retention, component, parties
+from .assembly import check_retention, check_selector, component, parties
 from .calibrate import applied, calibrated, link_samples, together_ratio
 from .disclosing import on_cluster
 from .fitting import check_fits
@@ -75,6 +75,7 @@ class Session:
         for case in cases(self.run.parts["study"]):  # what cannot be built is refused before anything is measured
             config = case_config(self._resolved, case)
             check_retention(config, simulated=False)
+            check_selector(config)
             directory, _ = self.parties(config)
             self.run.parts["events"].check(directory)
         self._calibration = calibrated(self)

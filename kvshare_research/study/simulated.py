@@ -18,12 +18,14 @@ from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.disclosure.never import NeverDisclosure
 from kvshare_research.driver.assembly import Place
+from kvshare_research.driver.relaxed import Relaxed
 from kvshare_research.driver.simulator import Simulator
 from kvshare_research.driver.simulator_spec import SimulatorDriver, coefficients_of, link_rows
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace
 from kvshare_research.metrics.records import BASELINE, CaseResult, Counters, Label
 from kvshare_research.report.progress import Progress
+from kvshare_research.selector.bound import Bound
 from kvshare_research.workload.arrivals import Poisson
 from kvshare_research.workload.base import PromptItem, WorkloadInput
 from kvshare_research.workload.trace import Reading
@@ -100,7 +102,10 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
         router.links = _known(router.links, links)
     cost = priced(plain)
     truth = coefficients_of(cost) if driver.prefill is None else driver.prefill.coefficients
-    simulator = Simulator(
+    bound = isinstance(router.policy.selector, Bound)
+    if bound and not isinstance(component(plain, "disclosure"), NeverDisclosure):
+        raise ConfigError("`selector` is a `Bound`: what an operator computes for what is disclosed is not in it")
+    simulator = (Relaxed if bound else Simulator)(
         router=router,
         workers=[worker(node, 1) for node in range(nodes)],
         links=links,

@@ -199,8 +199,9 @@ def test_no_two_selectors_are_the_same_policy() -> None:
         for i, table in enumerate(COST.quote(random_input(seed)) for seed in range(400))
         if len(table)
     ]
-    made = {name: decisions(name, tables) for name in NAMES}
-    assert [pair for pair in combinations(NAMES, 2) if made[pair[0]] == made[pair[1]]] == []
+    names = [name for name in NAMES if name != "bound"]  # no policy: on tables it stands for the least quoted time
+    made = {name: decisions(name, tables) for name in names}
+    assert [pair for pair in combinations(names, 2) if made[pair[0]] == made[pair[1]]] == []
 
 
 # What comparisons are asked to be made with, and where it is: a selector, or a preset of several groups.
@@ -231,6 +232,8 @@ BASELINES = {
     "SkyWalker": "selector/skywalker",
     "the note's threshold": "selector/note_threshold",
     "cheapest": "selector/cheapest",
+    "a bound": "selector/bound",
+    "a clairvoyant heuristic": "experiment/clairvoyant",
 }
 SOURCES = ("arXiv", "github.com/", "docs", "TPDS", "ours", "textbook", "the note")
 
