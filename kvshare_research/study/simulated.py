@@ -13,7 +13,7 @@ from typing import Any
 from kvshare_research.config import Run
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Chain, Outcome, Request, Status
-from kvshare_research.core.ports import FUTURE
+from kvshare_research.core.ports import FUTURE, Selector
 from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.disclosure.never import NeverDisclosure
@@ -102,10 +102,7 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
         router.links = _known(router.links, links)
     cost = priced(plain)
     truth = coefficients_of(cost) if driver.prefill is None else driver.prefill.coefficients
-    bound = isinstance(router.policy.selector, Bound)
-    if bound and not isinstance(component(plain, "disclosure"), NeverDisclosure):
-        raise ConfigError("`selector` is a `Bound`: what an operator computes for what is disclosed is not in it")
-    simulator = (Relaxed if bound else Simulator)(
+    simulator = _kind(plain, router.policy.selector)(
         router=router,
         workers=[worker(node, 1) for node in range(nodes)],
         links=links,
@@ -131,6 +128,15 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
     )  # fmt: skip
     discloser = in_simulator(plain, simulator, hasher, run.values.seed)
     return Fleet(simulator=simulator, hasher=hasher, discloser=discloser, future=future)
+
+
+def _kind(config: Mapping[str, Any], selector: Selector) -> type[Simulator]:
+    """The fleet as it is, or relaxed; ConfigError for what the bound does not hold for."""
+    if not isinstance(selector, Bound):
+        return Simulator
+    if not isinstance(component(config, "disclosure"), NeverDisclosure):
+        raise ConfigError("`selector` is a `Bound`: what an operator computes for what is disclosed is not in it")
+    return Relaxed
 
 
 def node_count_of(run: Run) -> int:
