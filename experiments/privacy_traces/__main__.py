@@ -1,4 +1,4 @@
-"""Sharing against epsilon on public traces: `python -m experiments.privacy_traces TRACE [requests] [tenants]`.
+"""Sharing against epsilon on public traces: `python -m experiments.privacy_traces TRACE`.
 
 TRACE is ragpulse or mooncake. Composed: the traces tell no tenants, so each session (for Mooncake each conversation,
 inferred) belongs to one of so many tenants by its name. Nothing is declared public: the part that is the service's
@@ -9,22 +9,23 @@ order of the trace and one at a time. There are seven periods; what is voted for
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 
 from experiments.privacy_ttft.__main__ import NODES, fleet
+from experiments.privacy_ttft.pareto import EVERYTHING, Row, plot, policies, show
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.nouns import Outcome, Request, Segment
 from kvshare_research.core.ports import Disclosure
 from kvshare_research.core.rights import EVERYBODY, TENANT, USER, Scope
 from kvshare_research.cost.ttft import TtftCost
-from kvshare_research.disclosure.after_k import AfterK
-from kvshare_research.disclosure.dp_batch import DpBatch
 from kvshare_research.disclosure.never import NeverDisclosure
 from kvshare_research.disclosure.noise import SeededNoise
 from kvshare_research.guard.keys import KeyRing, RootSecret
@@ -46,7 +47,7 @@ COST = TtftCost(  # Llama-3-70B on H100s, as conf/driver/simulator.yaml has it
     c4_ps_per_token2=2_550, merge_ps_per_byte=0,
 )  # fmt: skip
 BYTES_PER_TOKEN = 327_680
-EVERYTHING = "everything shared"
+KINDS: dict[str, type[RagPulseTrace] | type[MooncakeTrace]] = {"ragpulse": RagPulseTrace, "mooncake": MooncakeTrace}
 
 
 def directory_of(tenants: int) -> Directory:
@@ -100,37 +101,32 @@ def played(
     return [o for o in sim.outcomes if o.request_id > each], desk
 
 
-def main(name: str, requests: int | None, tenants: int, epsilons: tuple[float, ...]) -> int:
+def main(given: argparse.Namespace) -> int:
     """A row per policy."""
-    root = os.environ.get("KVSHARE_DATA")
-    kind: type[RagPulseTrace] | type[MooncakeTrace] = RagPulseTrace if name == "ragpulse" else MooncakeTrace
-    trace = kind(data_root=root)
-    rows = list(trace.rows(Reading()))[:requests]
-    directory = directory_of(tenants)
-    common = {"delta": 1e-6, "l0": 16, "unit": "tenant", "period_us": SECOND}
-    policies: list[tuple[str, Disclosure]] = [("never (isolated)", NeverDisclosure())]
-    policies += [(f"dp_batch, epsilon {e:g}", DpBatch(epsilon=e, **common)) for e in epsilons]  # type: ignore[arg-type]
-    policies += [(f"after_k, k = {k} (no DP)", AfterK(k=k, unit="tenant", period_us=SECOND)) for k in (10, 2)]
-    policies.append((EVERYTHING, NeverDisclosure()))
+    name, kind = given.trace, KINDS[given.trace]
+    trace = kind(data_root=os.environ.get("KVSHARE_DATA"))
+    rows = list(trace.rows(Reading()))[: given.requests]
+    directory = directory_of(given.tenants)
+    found: dict[str, Row] = {}
+    for title, policy in policies(SECOND).items():
+        everything = title == EVERYTHING
+        outcomes, desk = played(name, trace, rows, directory, policy, everything)
+        found.setdefault(title, Row()).add(outcomes, desk, everything)
+        print(".", end="", file=sys.stderr, flush=True)
     print(
-        f"composed: {name}, {len(rows)} requests of {tenants} tenants, {NODES} nodes, {PERIODS} periods less the first"
+        f"\ncomposed: {name}, {len(rows)} requests of {given.tenants} tenants, {NODES} nodes, {PERIODS} periods less"
+        " the first; spent is what all releases compose to at delta 1e-5"
     )
-    print(f"{'policy':26}{'reused':>8}{'across':>8}{'TTFT ms [95 %]':>24}{'names':>7}  spent (delta 1e-05)")
-    for title, policy in policies:
-        outcomes, desk = played(name, trace, rows, directory, policy, title == EVERYTHING)
-        total = sum(o.prompt_tokens for o in outcomes)
-        reused = 1 - sum(o.computed_tokens for o in outcomes) / total
-        across = sum(o.cross_tenant_tokens for o in outcomes) / total
-        ttft = np.array([o.ttft_us for o in outcomes], float) / 1000
-        drawn = np.random.default_rng(0).choice(ttft, (500, len(ttft))).mean(1)
-        low, high = np.quantile(drawn, [0.025, 0.975])
-        spent = "epsilon infinite: all is public" if title == EVERYTHING else desk.spent()
-        times = f"{ttft.mean():.1f} [{low:.1f}, {high:.1f}]"
-        print(f"{title:26}{reused:8.3f}{across:8.3f}{times:>24}{len(desk.released):7}  {spent}", flush=True)
+    show(found)
+    if given.figure:
+        plot(found, f"{name}, {given.tenants} tenants [composed]", given.figure)
     return 0
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    limit, count = (int(given[i]) if len(given) > i else default for i, default in ((1, 0), (2, 500)))
-    sys.exit(main(given[0] if given else "ragpulse", limit or None, count, (0.5, 1.0, 2.0, 4.0, 8.0)))
+    parser = argparse.ArgumentParser(prog="python -m experiments.privacy_traces")
+    parser.add_argument("trace", choices=KINDS)
+    parser.add_argument("--tenants", type=int, default=1_000)
+    parser.add_argument("--requests", type=int, help="the first so many; all of them without")
+    parser.add_argument("--figure", type=Path, help="draw it, as a picture of this name")
+    sys.exit(main(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""Hit rate and TTFT against epsilon: `python -m experiments.privacy_ttft [tenants] [seeds]`.
+"""Hit rate and TTFT against epsilon: `python -m experiments.privacy_ttft`.
 
 Simulated: the shipped hasher, desk, router and workers in virtual time. Every tenant uses a few of 200 templates
 (Zipf), each a prompt of its own scope; on day one it votes, at night the desk releases, day two is measured on empty
@@ -7,10 +7,12 @@ pools. The rows go from sharing nothing to sharing everything, with what each re
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 
@@ -25,9 +27,6 @@ from kvshare_research.core.running import WorkerPolicy
 from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.cost.ttft import TtftCost
-from kvshare_research.disclosure.after_k import AfterK
-from kvshare_research.disclosure.dp_batch import DpBatch
-from kvshare_research.disclosure.never import NeverDisclosure
 from kvshare_research.disclosure.noise import SeededNoise
 from kvshare_research.driver.simulator import Simulator
 from kvshare_research.driver.simulator_engine import EngineModel
@@ -42,9 +41,10 @@ from kvshare_research.schedule.fcfs import FcfsSchedule
 from kvshare_research.selector.cheapest import Cheapest
 from kvshare_research.study.prompts import Hasher
 
+from .pareto import EVERYTHING, Row, plot, policies, show
+
 BLOCK_TOKENS, BLOCK_BYTES, NODES, TEMPLATES, TAIL_TOKENS = 16, 1 << 20, 3, 200, 40
 DAY_US = 86_400_000_000
-EVERYTHING = "everything shared"
 COST = TtftCost(
     c0_ps=5_000_000_000, c1_ps_per_token=1_300_000_000, c2_ps_per_token=6_000_000, c3_ps_per_token2=1_000_000,
     c4_ps_per_token2=500_000, merge_ps_per_byte=0,
@@ -136,42 +136,37 @@ def played(town: Town, policy: Disclosure, seed: int, everybody: bool = False) -
     budget = Budget(epsilon=100.0, delta=1e-5, unit="tenant", population=len(town.directory.tenants))
     desk = Desk(policy, SeededNoise(seed), Ledger(budget, None))
     for request, tokens in town.day(2 * seed):
-        desk.vote(town.hasher.prompt(request, tokens, warmup=False).offer, request)
+        desk.vote(town.hasher.chained(request, tokens)[2], request)
     desk.advance(DAY_US)
     sim = fleet(town.directory)
     sim.at(0, m.PrefixesReleased(prefixes=desk.prefixes()))
     sim.run()
     start_us = sim.now_us
     for number, (request, tokens) in enumerate(town.day(2 * seed + 1, everybody)):
-        prompt = town.hasher.prompt(request, tokens, warmup=False, released=sim.router.promoted)
-        sim.inject(replace(prompt.request, arrival_us=start_us + 1 + number * 2_000_000), prompt.chain)
+        made, chain, _ = town.hasher.chained(request, tokens, sim.router.promoted)
+        sim.inject(replace(made, arrival_us=start_us + 1 + number * 2_000_000), chain)
     return sim.run(), desk
 
 
-def main(tenants: int, seeds: int) -> int:
-    """Prints a row per policy: means over seeds of the share of prompt tokens reused, across tenants, and mean TTFT."""
-    common = {"delta": 1e-6, "l0": 16, "unit": "tenant", "period_us": DAY_US}
-    rows: list[tuple[str, Disclosure]] = [("never (isolated)", NeverDisclosure())]
-    rows += [(f"dp_batch, epsilon {e:g}", DpBatch(epsilon=e, **common)) for e in (0.5, 1.0, 2.0, 4.0, 8.0)]  # type: ignore[arg-type]
-    rows += [(f"after_k, k = {k} (no DP)", AfterK(k=k, unit="tenant", period_us=DAY_US)) for k in (10, 2)]
-    rows.append((EVERYTHING, NeverDisclosure()))
-    print(f"simulated: {tenants} tenants, {TEMPLATES} templates, {NODES} nodes, means over {seeds} seeds")
-    print(f"{'policy':26}{'reused':>8}{'across':>8}{'TTFT ms':>9}{'names':>7}  spent (delta 1e-05)")
-    for title, policy in rows:
-        reused, across, ttft, names, spent = [], [], [], [], ""
-        for seed in range(seeds):
-            outcomes, desk = played(Town(tenants, seed), policy, seed, title == EVERYTHING)
-            total = sum(o.prompt_tokens for o in outcomes)
-            reused.append(1 - sum(o.computed_tokens for o in outcomes) / total)
-            across.append(sum(o.cross_tenant_tokens for o in outcomes) / total)
-            ttft.append(float(np.mean([o.ttft_us for o in outcomes])) / 1000)
-            names.append(len(desk.released))
-            spent = desk.spent() if title != EVERYTHING else "epsilon infinite: all is public"
-        means = [float(np.mean(x)) for x in (reused, across, ttft, names)]
-        print(f"{title:26}{means[0]:8.3f}{means[1]:8.3f}{means[2]:9.1f}{means[3]:7.0f}  {spent}", flush=True)
+def main(given: argparse.Namespace) -> int:
+    """Prints a row per policy."""
+    rows: dict[str, Row] = {}
+    for seed in range(given.seeds):
+        for title, policy in policies(DAY_US).items():
+            everything = title == EVERYTHING
+            outcomes, desk = played(Town(given.tenants, seed), policy, seed, everything)
+            rows.setdefault(title, Row()).add(outcomes, desk, everything)
+            print(".", end="", file=sys.stderr, flush=True)
+    print(f"\nsimulated: {given.tenants} tenants, {TEMPLATES} templates, {NODES} nodes, {given.seeds} seeds")
+    show(rows)
+    if given.figure:
+        plot(rows, f"{given.tenants} tenants, {TEMPLATES} templates [simulated]", given.figure)
     return 0
 
 
 if __name__ == "__main__":
-    given = [int(a) for a in sys.argv[1:]]
-    sys.exit(main(given[0] if given else 1_000, given[1] if len(given) > 1 else 3))
+    parser = argparse.ArgumentParser(prog="python -m experiments.privacy_ttft")
+    parser.add_argument("--tenants", type=int, default=1_000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--figure", type=Path, help="draw it, as a picture of this name")
+    sys.exit(main(parser.parse_args()))

@@ -35,6 +35,11 @@ class Prefetching:
         """Prefetches whose bytes are still awaited."""
         return len(self._flights)
 
+    @property
+    def unused_blocks(self) -> int:
+        """Landed blocks that nobody has used yet."""
+        return len(self._unused)
+
     def ask(self, event: m.PrefetchAsked, resident: Sequence[Block], now_us: int) -> list[m.WorkerEffect]:
         """The missing blocks are on their way into free room, or the prefetch is refused and nothing changed.
 

@@ -93,14 +93,16 @@ class Predicting:
     probability_min: float
 
     def intents(self, history: History, seen: Seen, ranked: Iterable[tuple[bytes, float]]) -> list[PrefetchIntent]:
-        """The likeliest prefixes, at the place where this actor will probably ask next."""
+        """The likeliest prefixes, at the place where this actor will probably ask next; what the request just asked for
+        there is on its way already."""
         place = history.trails[seen.tenant_id, seen.user_id].place
+        here = seen.chain.block_hash(seen.prefix_blocks - 1) if place == seen.executor else None
         out: list[PrefetchIntent] = []
         for name, probability in ranked:
             front = history.front(seen.tenant_id, name)
             if len(out) == self.proposals_max or probability < self.probability_min:
                 break
-            if front is not None:
+            if front is not None and name != here:
                 out.append(
                     PrefetchIntent(
                         tenant_id=seen.tenant_id,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, final
 
+from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.ports import Prefetch, PrefetchIntent, Seen
 
 
@@ -19,12 +20,17 @@ class QueueLookahead(Prefetch):
     price_ps_per_byte: int
     inflight_bytes_max: int
     horizon_us: int
+    admitted_max: int  # requests that a worker admits at once: one behind fewer starts its fetches by itself
+
+    def __post_init__(self) -> None:
+        if self.admitted_max < 1:
+            raise ConfigError(f"`prefetch.admitted_max` is `{self.admitted_max}`, expected at least 1")
 
     def initial_state(self) -> Any:
         return []
 
     def observe(self, state: Any, seen: Seen) -> Any:
-        if seen.queued_requests > 0 and seen.pulled_blocks > 0 and seen.chain.block_count > 0:
+        if seen.queued_requests >= self.admitted_max and seen.pulled_blocks > 0 and seen.chain.block_count > 0:
             state.append(seen)
         return state
 

@@ -6,6 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def followers(names: int, seed: int) -> NDArray[np.int64]:
+    """(names, 3): what may follow each prefix in the sessions of this seed, the likeliest first."""
+    drawn: NDArray[np.int64] = np.random.default_rng(seed).integers(0, names, (names, 3))
+    return drawn
+
+
 def make_sessions(tenants: int, names: int, steps: int, seed: int) -> NDArray[np.int64]:
     """(tenants, steps) of prefix numbers. Habits belong to the seed's first draws, so they are the same for any count:
     45 % follow the last prefix, 30 % the last two, 10 % repeat one of one's own, the rest is popularity."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.privacy_prefetch import scene
 from kvshare_research.core import messages as m
 from kvshare_research.core.foresight import Foresight, front, prefix_blocks
 from kvshare_research.core.nouns import Chain
@@ -231,7 +232,7 @@ def test_the_queue_is_looked_ahead() -> None:
         sim.run()
         return only(sim.outcomes, 3).ttft_us
 
-    without, with_it = play(None), play(QueueLookahead(**LIMITS))
+    without, with_it = play(None), play(QueueLookahead(admitted_max=1, **LIMITS))
     assert without - with_it > 50_000, "most of the 84 ms that eight blocks take on this link"
 
 
@@ -329,3 +330,30 @@ def test_a_link_of_two_classes_carries_each_byte_once_and_the_front_first(flows:
     every = ends(TwoClassLink(per_us), [(at, size, False) for at, size, _ in flows])
     assert [both[i] for i, row in enumerate(flows) if not row[2]] == [front[i] for i in range(len(front))]
     assert abs(max(both.values()) - max(every.values())) <= len(flows)
+
+
+def test_what_was_just_asked_for_is_not_prefetched_to_where_it_was_asked() -> None:
+    """A tenant that repeats itself: its request brings the prefix itself, a prefetch would move it once more."""
+    sim = foreseeing(PPM)
+    ask(sim, 1, tenant=2, prefix="a", prefix_scope=GROUP_ID, executor=0)
+    for i in range(4):
+        ask(sim, 10 + i, prefix="a", prefix_scope=GROUP_ID, executor=1, ingress=1, at_us=4 * SECOND + i)
+    sim.run()
+    assert sim.router.foresight is not None
+    assert sim.router.foresight.counters["issued"] == 0
+
+
+@pytest.mark.parametrize(
+    "policy", [PPM, QueueLookahead(admitted_max=3, **LIMITS), Oracle(**LIMITS)], ids=lambda p: type(p).__name__
+)
+def test_the_experiment_moves_bytes_and_pollutes_nothing_in_a_full_pool(policy: Prefetch) -> None:
+    directory = scene.directory_of(30)
+    rows, _ = scene.asked(directory, 0, 110_000)
+    chains = {request.request_id: chain for request, chain in rows}
+    given: Any = replace(policy, scope="everybody") if isinstance(policy, Ppm) else policy
+    plain, play = (scene.played(directory, rows, p, 600) for p in (None, given))
+    found = scene.measured(play, plain, chains)
+    assert found["moved MiB"] > 0
+    assert found["pollution"] == 0
+    assert sum(w.ledger.evicted_blocks for w in plain.sim.workers) > 100, "the pools are full"
+    assert 0 < found["accuracy"] <= 1 and 0 <= found["waste"] <= 1 and 0 <= found["coverage"] <= 1
