@@ -6,16 +6,18 @@ another as long. A planted mistake makes the two differ, and the comparison must
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvshare_research.core import router, shaping
-from kvshare_research.core.nouns import HASH_BYTES, NO_NODE, Chain, Outcome, Run, Status, Verdict
+from kvshare_research.core.choosing import Choosing
+from kvshare_research.core.nouns import HASH_BYTES, NO_NODE, Chain, Outcome, QuoteTable, Run, Status, Verdict
+from kvshare_research.core.ports import Selector, UnderWay
 from kvshare_research.core.shaping import AT_ONCE, UNSHAPED, Due, Shape, ShapeKind, shown, told
 from kvshare_research.driver.held import Held
 from tests.core.test_fleet import BLOCK_TOKENS, DIRECTORY, GROUP_ID, PUBLIC_ID, TWO, ask, fleet, only
@@ -25,13 +27,14 @@ CONSTANT = Shape(kind=ShapeKind.CONSTANT, margin_permille=1_200)
 GUESS, BESIDE = 3, 4
 
 
-def world(ran: str, shape: Shape, scope: int = GROUP_ID) -> list[Outcome]:
+def world(ran: str, shape: Shape, scope: int = GROUP_ID, selector: Selector | None = None) -> list[Outcome]:
     """Tenant one has run the text `ran`; then tenant two guesses `g`, and asks something of its own meanwhile."""
     sim = fleet()
     sim.router.policy = replace(sim.router.policy, shape=shape)
     ask(sim, 1, tenant=1, prefix=ran, prefix_scope=scope, executor=0)
     ask(sim, 2, tenant=2, prefix="own", prefix_scope=TWO, executor=1)
     sim.run()
+    sim.router.choosing = Choosing(selector or sim.router.policy.selector)
     ask(sim, GUESS, tenant=2, prefix="g", prefix_scope=scope)
     ask(sim, BESIDE, tenant=2, prefix="own", prefix_scope=TWO, executor=0, at_us=sim.now_us + 2)
     return sim.run()
@@ -72,6 +75,33 @@ def test_padding_leaves_alone_what_no_group_shares() -> None:
         assert outcome.shown_executor == outcome.executor
     public = only(world("g", CONSTANT, PUBLIC_ID), GUESS)
     assert public.held_us > 0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hurried(Selector):
+    """Turns away what its row would not answer in time."""
+
+    may_refuse: ClassVar[bool] = True
+
+    most_us: int
+
+    def select(self, table: QuoteTable) -> int:
+        return int(table.ttft_us.argmin())
+
+    def refuses(self, table: QuoteTable, row: int, under_way: Sequence[UnderWay], now_us: int) -> str:
+        return "too late" if table.ttft_us[row] > self.most_us else ""
+
+
+@pytest.mark.parametrize("shape", [UNSHAPED, PAD, CONSTANT], ids=lambda s: s.kind.name)
+def test_being_turned_away_shows_no_more_than_a_time_would(shape: Shape) -> None:
+    miss = only(world("x", UNSHAPED), GUESS)
+    ends = []
+    for ran in "gx":
+        outcomes = world(ran, shape, selector=Hurried(most_us=miss.ttft_us * 2 // 3))
+        ends.append(next(o.status for o in outcomes if o.request_id == GUESS))
+    assert ends[1] == Status.REJECTED
+    assert (ends[0] == ends[1]) == (shape is not UNSHAPED)
 
 
 def _of_tenants(chain: Any, directory: Any) -> int | None:
