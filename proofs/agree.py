@@ -20,7 +20,7 @@ from .symexec import paths
 def cases() -> list[tuple[ModuleType, str, tuple[Any, ...]]]:
     """(module, function, symbolic arguments) of every rule that both readings can read."""
     w, n, s, r, row = World(), z3.Int("n"), scope("scope"), reader(), membership()
-    quota, (now, lease, skew, generation) = ints("new", "reserved limit priority"), z3.Ints("now lease skew generation")
+    quota, (now, lease, generation) = ints("new", "reserved limit priority"), z3.Ints("now lease generation")
     link, part, at = (
         ints("link", "rtt inflight rate moved"),
         ints("part", "a b c d e f"),
@@ -40,7 +40,6 @@ def cases() -> list[tuple[ModuleType, str, tuple[Any, ...]]]:
         (rights, "revoke", (row,)),
         (rights, "open_read", (s, r, row, generation, now, lease)),
         (rights, "may_deliver", (ticket(), s, r, row, generation, now)),
-        (rights, "lease_live", (lease, now, skew)),
         (rights, "tightens", (s, scope("after"))),
         (rights, "assign", (s, scope("after"), z3.Bool("belongs"), n)),
         (costing, "prefill_ps", (coefficients()[0], *part[:2])),

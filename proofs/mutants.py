@@ -119,8 +119,6 @@ NAMED = (
             "a tenant that was granted again uses what it asked for before it was revoked"),
     _mutant("CUT-OFF", "rights.may_deliver", "ticket.grant_epoch == membership.grant_epoch", "True",
             "a member again takes what a node that never heard of its revocation sends"),
-    _mutant("LEASE", "rights.lease_live", "local_now_us + skew_us", "local_now_us",
-            "a slow clock reads after the lease"),
     _mutant("SCOPE", "rights.assign", "if asked.level > before.level:", "if asked.level != before.level:",
             "public text after private text is shared with everybody"),
     _mutant("SHARE", "rights.assign", "Scope(TENANT, tenant) if before.level == GROUP else SEALED", "before",

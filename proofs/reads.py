@@ -1,4 +1,4 @@
-"""Who may see what: no read without a right, nothing after a withdrawal, leases across clocks. Any number of rows.
+"""Who may see what: no read without a right, nothing after a withdrawal. Any number of rows.
 
 An operation on an arbitrary row is followed at *another* arbitrary row, so nothing depends on how many there are.
 """
@@ -186,16 +186,3 @@ def cut_off() -> Iterator[Obligation]:
             yield claim(f"{name}/{i}", {**pre, "path": path.condition}, not path.value)
     never = z3.Not(lift(fetch, before, before, assume=list(pre.values())))
     yield claim("both are cut off: nothing is fetched after the revocation", pre, never, expect="refuted")
-
-
-@theorem(
-    "LEASE",
-    "who trusts a lease by its own clock, given the bound on clock skew, never uses it when the owner's clock is past",
-    rights.lease_live,
-)
-def lease() -> Iterator[Obligation]:
-    expiry, local, owner, skew = z3.Ints("expiry local owner skew")
-    clocks = {"skew": z3.And(skew >= 0, owner - local <= skew, local - owner <= skew)}
-    live = lift(rights.lease_live, expiry, local, skew, assume=list(clocks.values()))
-    yield claim("live here means live there", {**clocks, "live": live}, owner < expiry)
-    yield claim("dead for sure two skews later", {**clocks, "gone": owner + skew + skew < expiry}, live)

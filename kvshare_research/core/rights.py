@@ -98,11 +98,6 @@ def may_deliver(
     )
 
 
-def lease_live(lease_expiry_us: int, local_now_us: int, skew_us: int) -> bool:
-    """Whether a lease of another clock is surely still live, given the bound on clock skew."""
-    return local_now_us + skew_us < lease_expiry_us
-
-
 def tightens(before: Scope, after: Scope) -> bool:
     """Whether a segment of scope `after` may follow one of scope `before`: same scope, or a tighter level."""
     return after == before or after.level > before.level

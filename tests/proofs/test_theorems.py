@@ -70,7 +70,7 @@ def test_export_can_be_checked_again(tmp_path: object) -> None:
 
     import z3
 
-    reports = [kit.prove("LEASE", export=True), kit.prove("CLASH", export=True)]
+    reports = [kit.prove(id, export=True) for id in ("PROMOTE-KEY", "LEAK-3", "CLASH")]
     folder = Path(str(tmp_path))
     assert kit.export_smt2(reports, folder) == 3
     for row in json.loads((folder / "MANIFEST.json").read_text()):
