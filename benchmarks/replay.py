@@ -1,7 +1,9 @@
 """A whole trace on a simulated fleet: requests and events per second, beside NVIDIA Dynamo's offline replay.
 
     KVSHARE_DATA=... python -m benchmarks.replay nodes=[8,64]
+    python -m benchmarks.replay trace=generated nodes=[1000] requests=1000000 rounds=1
 
+`trace=generated` plays drawn conversations (`workload=conversations`, a request a second and node), ours alone.
 Ours is timed from the first line of the trace to the last outcome: reading, hashing, deciding and simulating. The peer
 gets the same file, its own router over the same number of workers and an engine of its own; it hashes nothing, keeps no
 tenants and moves no bytes between nodes. Pools are equal. Rates are per second of processor time of all threads, so
@@ -21,11 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from kvshare_research.config import Run, check
-from kvshare_research.core.nouns import Status
+from kvshare_research.core.nouns import Outcome, Status
 from kvshare_research.cost.ttft import prepare
 from kvshare_research.study.simulated import Fleet, build_fleet
 from kvshare_research.workload.base import WorkloadInput
@@ -37,6 +40,7 @@ POOL_TOKENS = 2_097_152  # of each node, on both sides
 
 @dataclass
 class Settings:
+    trace: str = "mooncake"  # or generated
     nodes: list[int] = field(default_factory=lambda: [8, 64])
     file: str = "conversation_trace.jsonl"
     requests: int = 12_031
@@ -51,8 +55,16 @@ def composed(settings: Settings, nodes: int) -> Run:
     """The setting of the Mooncake study for so many nodes."""
     words = [
         "experiment=mooncake_ordering", "study=single", f"selector={settings.selector}", f"driver.node_count={nodes}",
-        f"workload.file={settings.file}", f"workload.speed={settings.speed}", f"driver.pool_tokens={POOL_TOKENS}",
+        f"driver.pool_tokens={POOL_TOKENS}", f"workload.speed={settings.speed}",
     ]  # fmt: skip
+    if settings.trace == "generated":
+        words += [
+            "workload=conversations",
+            f"workload.rate_per_s={nodes}",
+            f"workload.request_count={settings.requests}",
+        ]
+    else:
+        words += [f"workload.file={settings.file}"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         data = OmegaConf.to_container(compose("config", words), resolve=True)
     assert isinstance(data, dict)
@@ -72,19 +84,33 @@ def arrivals(run: Run, fleet: Fleet, requests: int) -> Any:
         yield fleet.arrival(item, index, item.request.arrival_us)
 
 
+class Tally:
+    """What is kept of the outcomes: a row of numbers each."""
+
+    def __init__(self, requests: int) -> None:
+        self.rows = np.zeros((requests, 4), np.int64)  # done, prompt tokens, computed tokens, TTFT in us
+        self.count = 0
+
+    def add(self, outcome: Outcome) -> None:
+        done = outcome.status == Status.DONE
+        self.rows[self.count] = done, outcome.prompt_tokens, outcome.computed_tokens, outcome.ttft_us
+        self.count += 1
+
+
 def ours(run: Run, requests: int) -> dict[str, float]:
     """One replay: wall and processor seconds, events, and what came out."""
-    fleet = build_fleet(run, run.resolved)
+    fleet, tally = build_fleet(run, run.resolved), Tally(requests)
+    fleet.simulator.record = tally.add
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     fleet.simulator.feed(arrivals(run, fleet, requests))
-    outcomes = fleet.simulator.run()
+    fleet.simulator.run()
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-    done = [o for o in outcomes if o.status == Status.DONE]
-    prompt = sum(o.prompt_tokens for o in done)
+    assert fleet.simulator.injected == tally.count
+    assert not fleet.simulator.router.in_flight
+    done = tally.rows[tally.rows[:, 0] > 0]
     return {
-        "wall_s": wall_s, "cpu_s": cpu_s, "requests": len(outcomes), "events": fleet.simulator.events,
-        "reuse": 1 - sum(o.computed_tokens for o in done) / prompt,
-        "ttft_p50_ms": median(o.ttft_us for o in done) / 1e3,
+        "wall_s": wall_s, "cpu_s": cpu_s, "requests": tally.count, "events": fleet.simulator.events,
+        "reuse": 1 - done[:, 2].sum() / done[:, 1].sum(), "ttft_p50_ms": float(np.median(done[:, 3])) / 1e3,
     }  # fmt: skip
 
 
@@ -124,11 +150,11 @@ def row(name: str, rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 def main(settings: Settings) -> int:
     prepare()
-    peer = dynamo() if settings.peer else None
+    peer = dynamo() if settings.peer and settings.trace == "mooncake" else None
     rows = []
     for nodes in settings.nodes:
         run = composed(settings, nodes)
-        path = str(Path(str(run.values.data_root)) / "mooncake" / settings.file)
+        path = f"{run.values.data_root}/mooncake/{settings.file}"
         mine, theirs = [], []
         for _ in range(settings.rounds):
             mine.append(ours(run, settings.requests))

@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,26 +96,20 @@ def deal(sheet: Sheet, sources: Ints, able: Ints, counts: Ints, resident: int, t
 
 
 class Room(NamedTuple):
-    """Scratch for one executor, kept for the next."""
+    """Scratch for one executor, kept for the next. Given from outside: compiled code that allocates nothing need not
+    count references, which would be half of its time."""
 
-    pulls: Ints  # [PULL_ROWS, holder of more than the executor has, by node]
-    ranked: Ints
-    sources: Ints
-    able: Ints
-    counts: Ints
-    pieces: Ints
+    wide: Ints  # [PULL_ROWS + 1, node]: pulls from holders of more than the executor has, by node; the holders
+    narrow: Ints  # [9, sources_max]: four rows of sources, three of those able, their counts, the best pulls
+    pieces: Ints  # [piece, (source, start, end)]
 
 
-def room_for(sheet: Sheet) -> Room:
+def room_for(node_count: int, sources_max: int) -> Room:
     """Enough for every executor."""
-    most = sheet.job.sources_max
     return Room(
-        np.empty((PULL_ROWS, len(sheet.holders)), np.int64),
-        np.empty(most, np.int64),
-        np.empty((4, most), np.int64),
-        np.empty((3, most), np.int64),
-        np.empty(most, np.int64),
-        np.empty(sheet.pieces.shape[1:], np.int64),
+        np.empty((PULL_ROWS + 1, node_count), np.int64),
+        np.empty((9, sources_max), np.int64),
+        np.empty((sources_max * sources_max, 3), np.int64),
     )
 
 
@@ -126,7 +120,8 @@ def put_multi(sheet: Sheet, row: int, executor: int, resident: int, pulls: Ints,
     the end of the pulled part, the deepest first, unless what is left to compute alone takes longer than the best.
     """
     job, count = sheet.job, len(ranked)
-    sources, able, counts, pieces = room.sources[:, :count], room.able[:, :count], room.counts[:count], room.pieces
+    sources, able, counts = room.narrow[:4, :count], room.narrow[4:7, :count], room.narrow[7, :count]
+    pieces = room.pieces
     target = 0
     for i in range(count):
         source = pulls[SOURCE, ranked[i]]
@@ -141,15 +136,19 @@ def put_multi(sheet: Sheet, row: int, executor: int, resident: int, pulls: Ints,
         rest_ps = prefill_ps(sheet.coefficients, job.token_count - target * job.block_tokens, target * job.block_tokens)
         rest_ps += (target - resident) * job.block_bytes * job.merge_ps_per_byte
         if best_ps < 0 or rest_ps < best_ps:
-            sources[3] = 0
-            pieces[:] = 0
+            for i in range(count):
+                sources[3, i] = 0
+            for i in range(len(pieces)):
+                pieces[i, 0], pieces[i, 1], pieces[i, 2] = 0, 0, 0
             deal(sheet, sources, able, counts, resident, target, pieces)
             used, fetched_ps = dealt_ps(sheet, sources, target - resident)
             if used > 1 and (best_ps < 0 or fetched_ps + rest_ps < best_ps):
                 best_ps = fetched_ps + rest_ps
                 best_target = target
                 best_fetched_ps = fetched_ps
-                sheet.pieces[executor] = pieces
+                for i in range(len(pieces)):
+                    for k in range(3):
+                        sheet.pieces[executor, i, k] = pieces[i, k]
         below = 0
         for i in range(count):
             depth = sheet.nodes[DEPTH, sources[0, i]]
@@ -235,10 +234,10 @@ def deepest_of(sheet: Sheet, pulls: Ints, best: int) -> int:
 
 def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room: Room) -> int:
     """From row `row` on, every allowed way that moves bytes to `executor`; returns how many rows."""
-    pull_count = quote_pulls(sheet, executor, resident, room.pulls)
+    pull_count = quote_pulls(sheet, executor, resident, room.wide)
     if pull_count == 0:
         return 0
-    pulls, ranked = room.pulls[:, :pull_count], room.ranked[:pull_count]
+    pulls, ranked = room.wide[:PULL_ROWS, :pull_count], room.narrow[8, :pull_count]
     rank(pulls[TTFT_US], ranked)
     best = ranked[0]
     first = row
@@ -257,12 +256,12 @@ def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room
     return row - first
 
 
-def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints) -> int:
+def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints, room: Room) -> int:
     """All rows are written to `out`, executor by executor at its own pace, and their `pieces`; returns how many."""
-    holders = seat(given)
+    holders = room.wide[PULL_ROWS]
+    holders = holders[: seat(given, holders)]
     sheet = Sheet(out, pieces, given.nodes, holders, given.links, given.coefficients, given.job)
     fetching = may(sheet, PULL) or may(sheet, MULTI_PULL) or may(sheet, SPLIT)
-    room = room_for(sheet)
     row = 0
     pace_permille = -1
     for executor in executors:
@@ -283,7 +282,7 @@ def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints) -> int:
 
 
 @cache
-def compiled() -> Callable[[Given, Ints, Ints, Ints], int]:
+def compiled() -> Callable[[Given, Ints, Ints, Ints, Room], int]:
     """`fill_rows`, compiled with Numba when that is installed (kept on disk between runs), else as it stands."""
     if importlib.util.find_spec("numba") is None:
         return fill_rows
@@ -293,16 +292,20 @@ def compiled() -> Callable[[Given, Ints, Ints, Ints], int]:
     formulas = (paced, prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us)
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
     prices = (believed, age_us, rtt_high_us, rate_high_ps, seat, block_ps, merging_us, pull_us, put_row)
-    here = (may, room_for, deal, dealt_ps, rank, put_multi, put_split, quote_pulls, deepest_of, put_ways_to_fetch)
+    here = (may, deal, dealt_ps, rank, put_multi, put_split, quote_pulls, deepest_of, put_ways_to_fetch)
     for function in (*formulas, *splits, *prices, *here, fill_rows):
         register_jitable(error_model="numpy", forceinline=True)(function)
     files = (costing.__file__, splitting.__file__, sheets.__file__, __file__)
     sources = b"".join(Path(file).read_bytes() for file in files)
     fingerprint = hashlib.sha256(sources).hexdigest()
 
-    def fill_all_rows(given: Given, executors: Ints, out: Ints, pieces: Ints) -> int:
+    def fill_all_rows(given: Given, executors: Ints, out: Ints, pieces: Ints, room: Room) -> int:
         _ = fingerprint  # part of the key of the copy on disk, which by itself notices changes of this file only
-        return fill_rows(given, executors, out, pieces)
+        return fill_rows(given, executors, out, pieces, room)
 
-    entry: Callable[[Given, Ints, Ints, Ints], int] = numba.njit(cache=True, error_model="numpy")(fill_all_rows)
+    njit: Any = numba.njit
+    # `_nrt`: references to arrays are not counted; nothing is allocated in here (it would not compile).
+    entry: Callable[[Given, Ints, Ints, Ints, Room], int] = njit(cache=True, error_model="numpy", _nrt=False)(
+        fill_all_rows
+    )
     return entry

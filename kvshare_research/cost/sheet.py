@@ -129,15 +129,15 @@ def rate_high_ps(links: LinkState, source: int, reader: int) -> int:
     return believed(mean, deviation, links.deviations, age_us(links, source, reader), links.stale_us)
 
 
-def seat(given: Given) -> Ints:
-    """`nodes` has depths (of the longest run, in the quickest tier of equals) and round trips; returns who holds."""
+def seat(given: Given, holders: Ints) -> int:
+    """`nodes` has depths (of the longest run, in the quickest tier of equals) and round trips, `holders` begins with
+    the nodes that hold anything; returns how many."""
     job, nodes, links = given.job, given.nodes, given.links
     depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]
     for i in range(given.runs.shape[1]):
         node, blocks, rate = given.runs[0, i], min(given.runs[2, i], job.cap_blocks), given.read_ps_per_byte[i]
         if nodes[ALIVE, node] and (blocks > depth[node] or (blocks == depth[node] > 0 and rate < read[node])):
             depth[node], read[node] = blocks, rate
-    holders = np.empty(len(depth), np.int64)
     count = 0
     for node in range(len(depth)):
         nodes[ROUTE_US, node] = rtt_high_us(links, job.ingress, node)
@@ -145,7 +145,7 @@ def seat(given: Given) -> Ints:
         if depth[node] > 0:
             holders[count] = node
             count += 1
-    return holders[:count]
+    return count
 
 
 def block_ps(job: Job, sent_ps_per_byte: int) -> int:

@@ -15,7 +15,7 @@ from kvshare_research.core.nouns import PERMILLE, Action, Chain, Piece, QuoteTab
 from kvshare_research.core.ports import Cost, QuoteInput
 from kvshare_research.core.runs import columns_of
 
-from .kernel import ROWS_PER_EXECUTOR, compiled
+from .kernel import ROWS_PER_EXECUTOR, compiled, room_for
 from .links import matrix_of
 from .sheet import (
     ALIVE,
@@ -123,8 +123,9 @@ class TtftCost(Cost):
         out = np.empty((len(COLUMNS), row_room), np.int64)
         runs = columns_of(given.verdict.runs)
         read = np.array(self.tier_ps_per_byte, np.int64)[runs[1]]
+        room = room_for(node_count, self.sources_max)
         multi = np.zeros((node_count, self.sources_max * self.sources_max, 3), np.int64)
-        row_count = compiled()(Given(self.coefficients, job, runs, read, nodes, links), executors, out, multi)
+        row_count = compiled()(Given(self.coefficients, job, runs, read, nodes, links), executors, out, multi, room)
         columns = dict(zip(COLUMNS, out[:, :row_count], strict=True))
         return QuoteTable(
             **columns,
@@ -183,6 +184,7 @@ def prepare() -> None:
         np.zeros(0, np.int64),
         np.zeros((len(COLUMNS), 1), np.int64),
         np.zeros((1, 1, 3), np.int64),
+        room_for(1, 1),
     )
 
 

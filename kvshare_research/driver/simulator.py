@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvshare_research.core import messages as m
@@ -56,6 +56,7 @@ class Simulator:
     seed: int = 0
     step_by_step: bool = False
     revive: Callable[[int, int], Worker] | None = None  # (node, incarnation) -> an empty worker
+    record: Callable[[Outcome], None] | None = None  # is given each outcome as it comes; None: kept in `outcomes`
     now_us: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
     moved_bytes: int = 0
@@ -74,6 +75,7 @@ class Simulator:
     _asked_us: dict[tuple[int, int], int] = field(default_factory=dict)
     _ingress: dict[int, int] = field(default_factory=dict)
     _reported_us: dict[int, int] = field(default_factory=dict)
+    _rung: int = 0
     _messages: int = 0
     _ticking: bool = False
     _submitted: int | None = None  # the node whose engine was given work by the event being handled
@@ -131,12 +133,11 @@ class Simulator:
         self._order += 1
         heapq.heappush(self._heap, (time_us, self._order, act, args))
 
-    def _pull(self, arrivals: Iterable[Arrival]) -> None:
-        for request, chain in arrivals:
-            self._at(max(request.arrival_us, self.now_us), self._arrive_and_pull, request, chain, arrivals)
-            return
+    def _pull(self, arrivals: Iterator[Arrival]) -> None:
+        if (arrival := next(arrivals, None)) is not None:
+            self._at(max(arrival[0].arrival_us, self.now_us), self._arrive_and_pull, *arrival, arrivals)
 
-    def _arrive_and_pull(self, request: Request, chain: Chain, arrivals: Iterable[Arrival], now_us: int) -> None:
+    def _arrive_and_pull(self, request: Request, chain: Chain, arrivals: Iterator[Arrival], now_us: int) -> None:
         self._arrive(request, chain, now_us)
         self._pull(arrivals)
 
@@ -196,7 +197,7 @@ class Simulator:
             if effect.release_us > now_us:
                 self._at(effect.release_us, self._told, effect.outcome)
             else:
-                self.outcomes.append(effect.outcome)
+                self._told(effect.outcome, now_us)
         elif isinstance(effect, m.SendPrefetch):
             self._send(effect.node, self.event_delay_us, effect.asked, now_us)
         elif isinstance(effect, m.SendKeep):
@@ -208,7 +209,7 @@ class Simulator:
             self._send(effect.node, self.event_delay_us, m.DirectoryChanged(directory=effect.directory), now_us)
 
     def _told(self, outcome: Outcome, now_us: int) -> None:
-        self.outcomes.append(outcome)
+        (self.record or self.outcomes.append)(outcome)
 
     def _perform_worker(self, node: int, effect: m.WorkerEffect, now_us: int) -> None:
         if isinstance(effect, m.Prefill):
@@ -289,14 +290,17 @@ class Simulator:
         self._ring(pair)
 
     def _ring(self, pair: tuple[int, int]) -> None:
-        """The next end of a transfer on this link is scheduled anew."""
-        self._rings[pair] = self._rings.get(pair, 0) + 1
+        """The next end of a transfer on this link is scheduled anew; a link without any is forgotten."""
         due_us = self._fair[pair].next_us()
-        if due_us is not None:
-            self._at(due_us, self._transfers_end, pair, self._rings[pair])
+        if due_us is None:
+            del self._fair[pair], self._rings[pair]
+            return
+        self._rung += 1
+        self._rings[pair] = self._rung
+        self._at(due_us, self._transfers_end, pair, self._rung)
 
     def _transfers_end(self, pair: tuple[int, int], ring: int, now_us: int) -> None:
-        if ring != self._rings[pair]:
+        if ring != self._rings.get(pair):
             return
         for number in self._fair[pair].finished(now_us):
             self._landed(self._transfers.pop(number), now_us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, final
 
 from kvshare_research.core.costing import PS_PER_US, PrefillCoefficients
@@ -105,13 +106,18 @@ class SimulatorDriver:
 
 
 def link_rows(link: Link, node_count: int) -> list[list[LinkRow]]:
-    """Every directed link as the simulator wants it; a link without a rate costs nothing per byte."""
+    """Every directed link as the simulator wants it; a link without a rate costs nothing per byte. Equal links are one
+    object."""
+
+    @cache
+    def row_of(rtt_us: int, high_us: int, rate: int) -> LinkRow:
+        return LinkRow(rtt_us=rtt_us, rtt_high_us=high_us, ps_per_byte=rate, ps_per_byte_high=rate)
 
     def row(source: int, reader: int) -> LinkRow:
         rtt_us, bits_per_s = link.rtt_between_us(source, reader), link.bits_per_s(source, reader)
         high_us = getattr(link, "rtt_high_between_us", link.rtt_between_us)(source, reader)
         rate = 0 if bits_per_s is None else -(-8 * PS_PER_US * 1_000_000 // bits_per_s)
-        return LinkRow(rtt_us=rtt_us, rtt_high_us=high_us, ps_per_byte=rate, ps_per_byte_high=rate)
+        return row_of(rtt_us, high_us, rate)
 
     return [[row(source, reader) for reader in range(node_count)] for source in range(node_count)]
 

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from kvshare_research.workload.azure import AzureTrace
 from kvshare_research.workload.base import distinct_blocks
 from kvshare_research.workload.claude_code import ClaudeCodeTrace
+from kvshare_research.workload.conversations import ConversationTrace
 from kvshare_research.workload.generated import GeneratedWorkload
 from kvshare_research.workload.mooncake import MooncakeTrace
 from kvshare_research.workload.prompt_files import PromptFilesWorkload
@@ -36,6 +37,7 @@ def composed(group: str, name: str, *overrides: str):
         ("workload", "azure", AzureTrace),
         ("workload", "servegen", ServeGenTrace),
         ("workload", "claude_code", ClaudeCodeTrace),
+        ("workload", "conversations", ConversationTrace),
     ],
 )
 def test_every_file_composes_and_builds(group, name, kind):

@@ -121,7 +121,9 @@ def test_skipped_lines_are_counted_and_failing_names_the_line(tmp_path: Path) ->
         (b"\x28\xb5\x2f\xfd\x04", "not text"),
     ],
 )
-def test_files_that_cannot_be_traces_are_refused_whatever_on_error_says(data: bytes, words: str, tmp_path: Path) -> None:
+def test_files_that_cannot_be_traces_are_refused_whatever_on_error_says(
+    data: bytes, words: str, tmp_path: Path
+) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(data)
     with pytest.raises(ConfigError, match=words):
@@ -166,7 +168,13 @@ def test_azure_lines() -> None:
     parser = AzureLines()
     rows = [parser.row(f"2023-11-16 18:17:0{s}.9799600,4808,10\r\n") for s in (3, 4)]
     assert [row.arrival_us for row in rows] == [0, 1_000_000]
-    for text in ("2023-11-16 18:17:01.0,1,1", "x,1,1", "2023-11-16 18:17:09,1", "2023-11-16 18:17:09,0,1", "2023-11-16 18:17:09,-1,1"):
+    for text in (
+        "2023-11-16 18:17:01.0,1,1",
+        "x,1,1",
+        "2023-11-16 18:17:09,1",
+        "2023-11-16 18:17:09,0,1",
+        "2023-11-16 18:17:09,-1,1",
+    ):
         with pytest.raises(BadLine):
             parser.row(text)
 
