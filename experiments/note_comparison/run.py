@@ -254,7 +254,7 @@ CELLS = (
     _moves("Mooncake", "a distributed pool", MOONCAKE),
     _network("Mooncake", True, MOONCAKE),
     _isolation("Mooncake", "no", f"{MOONCAKE}; its store has had tenant quotas since (issue 2153)"),
-    _said("Mooncake", "index", "a global scheduler", "a scheduler is no index; it has block hashes", "no index", MOONCAKE),
+    _said("Mooncake", "index", "a global scheduler", "no index itself; it has block hashes", "no index", MOONCAKE),
     _moves("GORGO", "across users and nodes", f"{GORGO}: one moves requests, the other has one node"),
     _network("GORGO", True, f"{GORGO}, which has one node"),
     _isolation("GORGO", "quotas and isolation", f"{GORGO}: neither has any"),
