@@ -49,6 +49,10 @@ class Votes:
             else:
                 self.clipped += 1
 
+    def candidates(self) -> list[bytes]:
+        """Names somebody voted for, in a fixed order."""
+        return sorted({name for mine in self.by_unit.values() for name in mine})
+
     def chosen(self, l0: int) -> tuple[tuple[int, tuple[bytes, ...]], ...]:
         """Each unit's votes: the `l0` names it asked for most, ties by name. One unit's choice depends on it alone."""
         return tuple(

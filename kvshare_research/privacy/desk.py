@@ -35,6 +35,7 @@ class Desk:
         self.policy = policy
         self.ledger = ledger
         self.released: frozenset[bytes] = frozenset()
+        self.closed_periods = 0
         self.counters: Counter[str] = Counter()
         self._noise = noise
         self._state: Any = policy.initial_state()
@@ -49,6 +50,11 @@ class Desk:
         known = [name for name in sorted(self.released) if name in self._offers]
         self.counters["forgotten_prefixes"] += len(self.released) - len(known)
         return tuple(self._offers[name].prefix(name) for name in known)
+
+    def awaited(self) -> frozenset[bytes]:
+        """What may be released without being asked for again; where each request releases, nothing."""
+        candidates = getattr(self._state, "candidates", None)
+        return frozenset(candidates()) if candidates is not None and self.policy.period_us else frozenset()
 
     def spent(self) -> str:
         """What has been spent so far, with its unit, in words."""
@@ -82,6 +88,7 @@ class Desk:
         return self.released != before
 
     def _release(self) -> None:
+        self.closed_periods += 1
         self.counters["clipped_votes"] += getattr(self._state, "clipped", 0)
         if self._state is not None and hasattr(self._state, "clipped"):
             self._state.clipped = 0

@@ -1,13 +1,16 @@
 """Disclosure before a router: at each arrival the desk votes and releases, and chains follow what is promoted.
 
-The text of what was voted for is remembered, in this process's memory only and bounded, because a released prefix is
-computed once by the operator on each node before anybody's chain names it.
+The text of what was voted for is remembered, in this process's memory only, because a released prefix is computed once
+by the operator on each node before anybody's chain names it. It is the one place where prompts are more than keyed
+names: at most `TEXT_TOKENS_MAX` tokens, and at the first request after a period has closed all of it is forgotten but
+for released prefixes and those that the mechanism may still release.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -46,17 +49,27 @@ class Texts:
     def note(self, offer: Offer, tokens: NDArray[np.uint32]) -> None:
         """The names of the offer are known, by the first of these tokens."""
         deepest, size = offer.names[-1], offer.chain.block_tokens
-        if deepest in self._texts:
+        known = len(self._texts.get(deepest, ()))
+        if known == offer.blocks[-1] * size:
             self._texts.move_to_end(deepest)
             return
         self._texts[deepest] = tokens[: offer.blocks[-1] * size].copy()
-        self._token_count += offer.blocks[-1] * size
+        self._token_count += offer.blocks[-1] * size - known
         for name, blocks in zip(offer.names, offer.blocks, strict=True):
             self._deepest[name] = (deepest, blocks * size)
         while self._token_count > self._tokens_max and len(self._texts) > 1:
             gone, text = self._texts.popitem(last=False)
             self._token_count -= len(text)
             self._deepest = {n: row for n, row in self._deepest.items() if row[0] != gone}
+
+    def keep(self, names: AbstractSet[bytes]) -> None:
+        """Only these prefixes are known from now on, and of each text no more than the longest of them."""
+        self._deepest = {name: row for name, row in self._deepest.items() if name in names}
+        needed: dict[bytes, int] = {}
+        for deepest, tokens in self._deepest.values():
+            needed[deepest] = max(tokens, needed.get(deepest, 0))
+        self._texts = OrderedDict((n, text[: needed[n]].copy()) for n, text in self._texts.items() if n in needed)
+        self._token_count = sum(needed.values())
 
     def get(self, name: bytes) -> NDArray[np.uint32] | None:
         """The tokens of a prefix; None if it was forgotten."""
@@ -107,9 +120,12 @@ class Discloser:
         return {**counts, "spent": self.desk.spent(), **self.desk.counters}
 
     def advance(self, now_us: int) -> None:
-        """The router knows of every release due by now."""
+        """The router knows of every release due by now, and of what was voted for only what may be needed is left."""
+        closed = self.desk.closed_periods
         if self.desk.advance(now_us):
             self._tell(m.PrefixesReleased(prefixes=self.desk.prefixes()))
+        if self.desk.closed_periods != closed:
+            self.texts.keep(self.desk.released | self.desk.awaited())
 
 
 def desk_of(config: Mapping[str, Any], directory: Directory, noise: Noise) -> Desk | None:
