@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from experiments.table import CONDITIONS
 from kvshare_research.cli import conf_root
 from kvshare_research.config import Run, check
 from kvshare_research.core.nouns import Chain, Outcome, Request, Segment, Status
 from kvshare_research.core.rights import EVERYBODY, TENANT, Scope
 from kvshare_research.driver.simulator import Simulator
+from kvshare_research.metrics.steady import steadiness
 from kvshare_research.study.settings import choice
 from kvshare_research.study.simulated import build_fleet
+
+WARMUP_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +77,15 @@ def play(
             yield fleet.hasher.chained(request, tokens)[:2]
 
     fleet.simulator.feed(arrivals())
-    return sorted(fleet.simulator.run(), key=lambda o: o.request_id), fleet.simulator
+    outcomes = sorted(fleet.simulator.run(), key=lambda o: o.request_id)
+    name = str(config["selector"]["_target_"]).rsplit(".", 1)[-1]
+    CONDITIONS.append((name, steadiness(outcomes, left_out=int(WARMUP_RATIO * len(outcomes)))))
+    return outcomes, fleet.simulator
 
 
-def counted(outcomes: Sequence[Outcome], warmup_ratio: float = 0.1) -> list[Outcome]:
-    """The requests that were served, the first ones left out."""
-    return [o for o in outcomes[int(warmup_ratio * len(outcomes)) :] if o.status == Status.DONE]
+def counted(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The requests that were served, the first tenth left out as warm-up; `play` says of a run that needs more."""
+    return [o for o in outcomes[int(WARMUP_RATIO * len(outcomes)) :] if o.status == Status.DONE]
 
 
 def percentile_ms(outcomes: Sequence[Outcome], what: str, percent: float) -> float:

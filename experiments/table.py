@@ -8,6 +8,10 @@ from pathlib import Path
 
 import yaml
 
+from kvshare_research.metrics.steady import Steadiness
+
+CONDITIONS: list[tuple[str, Steadiness | None]] = []  # (policy, warm-up and queue) of each simulated case, in order
+
 
 def verdicts(folder: Path, ours: Mapping[str, float]) -> list[tuple[str, float, float, tuple[float, float], str]]:
     """A row per quantity of `expected.yaml`; raises KeyError if one was not computed, or computed and not expected.
@@ -43,4 +47,14 @@ def show(folder: Path, ours: Mapping[str, float]) -> int:
     rows = verdicts(folder, ours)
     print("| quantity | theirs | ours | band | verdict |\n|---|---|---|---|---|")
     print("\n".join(line(row) for row in rows))
+    if CONDITIONS:
+        print(f"\n{conditions()}")
     return int(any(row[-1] in ("not reproduced", "out of band") for row in rows))
+
+
+def conditions() -> str:
+    """How many simulated cases were steady, and what was wrong with each of the others."""
+    found = [(i, name, steady.trouble if steady else "") for i, (name, steady) in enumerate(CONDITIONS, 1)]
+    troubled = [f"{i} ({name}) {trouble}" for i, name, trouble in found if trouble]
+    others = ", ".join(troubled) or "no other"
+    return f"Of {len(found)} simulated cases {len(found) - len(troubled)} were steady; {others}."

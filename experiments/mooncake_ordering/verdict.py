@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
-from experiments.table import show
+from experiments.table import CONDITIONS, show
 from kvshare_research.metrics.records import CaseResult, load_results
+from kvshare_research.metrics.steady import steadiness
 
 
 def block_of(case: CaseResult) -> str:
@@ -21,6 +22,8 @@ def block_of(case: CaseResult) -> str:
 
 def quantities(cases: Iterable[CaseResult]) -> dict[str, float]:
     """Ratios of mean TTFT, each the least over the seeds: an order holds if it holds with every one."""
+    cases = list(cases)
+    CONDITIONS.extend((f"{block_of(c)} {c.selector}, seed {c.seed}", steadiness(c.outcomes)) for c in cases)
     means = {(block_of(c), c.selector, c.seed): fmean(o.ttft_us for o in c.done()) for c in cases}
     seeds = sorted({seed for _, _, seed in means})
     steps = {

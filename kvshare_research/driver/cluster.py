@@ -162,11 +162,6 @@ class Cluster:
         """Wall time in us of decoding after a context, a row per (context tokens, tokens); between cases only."""
         return self._measured(node, wire.MeasureDecode(tuple(points), repeats, seed))
 
-    def measure_prefill_together(self, points: Spans, *, repeats: int, seed: int) -> tuple[Times, ...]:
-        """As `measure_prefill`, on all nodes at the same time; the rows of each node, in no order of nodes."""
-        self._broadcast(wire.MeasurePrefill(tuple(points), repeats, seed))
-        return tuple(row.rows for row in self._gather(wire.Measured, "measure"))
-
     def measure_link(self, source: int, reader: int, *, payload_bytes: int, repeats: int) -> tuple[int, ...]:
         """Time in us at `reader` from asking `source` for this many bytes (0: a round trip) until they are there."""
         if source == reader:

@@ -62,7 +62,7 @@ def _table(title: str, rows: Sequence[Row], columns: tuple[str, ...], cells: Cel
 
 STEADINESS = (
     f"p95 needs {P95_SAMPLES} samples, p99 {P99_SAMPLES}. †: depends on the run's length. Saturated: the queue grew to "
-    "the end (Kendall's tau, p < 0.05, and by two service times). Warm-up: requests left out / what MSER-5 finds (0: "
+    "the end (Kendall's tau, p < 0.05, and by two first tokens). Warm-up: requests left out / what MSER-5 finds (0: "
     "fewer than 100 requests, ?: no end); the state names it if leaving it out moves the mean. "
     "Fairness: Jain index of the tenants' mean TTFT, 1 = all wait alike."
 )

@@ -22,7 +22,6 @@ TRANSFER_BLOCKS = 6
 MERGES = 3
 CHECKS = 3
 DECODED_TOKENS, DECODES = 4, 3  # so many tokens, so many times, after the shortest and the longest context
-TOGETHER_ROUNDS, TOGETHER_REPEATS = 3, 3
 ANY_LINK = "any"  # links are measured for each setting, not cached
 
 
@@ -68,30 +67,6 @@ def calibrated(session: Session) -> calibration.Calibration:
             "rough, and it is not kept; is the machine busy with other work?"
         )
     return made
-
-
-def together_ratio(session: Session) -> float:
-    """How much longer a prefill takes while all other workers compute too; 1 where they do not share a machine.
-
-    Measured now, not cached: it depends on how many ranks there are and where they run.
-    """
-    if session.cluster.node_count == 1:
-        return 1.0
-    config = dict(session.run.resolved)
-    block_tokens = int(config["engine"]["block_tokens"])
-    longest = max(len(item.tokens) for item in session.items(_case(session), config, 8)) // block_tokens * block_tokens
-    shape = ((0, longest),)
-    session.progress.stage("measuring prefill on all workers at once")
-    session.cluster.reset(config)
-    session.cluster.measure_prefill_together(shape, repeats=1, seed=1)
-    alone: list[int] = []
-    together: list[int] = []
-    for seed in range(TOGETHER_ROUNDS):  # in turns, so that a machine that grows slower slows both
-        alone += session.cluster.measure_prefill(0, shape, repeats=TOGETHER_REPEATS, seed=seed)[0]
-        for rows in session.cluster.measure_prefill_together(shape, repeats=TOGETHER_REPEATS, seed=seed):
-            together += rows[0]
-    ratio: float = statistics.median(together) / statistics.median(alone)
-    return max(1.0, ratio)
 
 
 def _case(session: Session) -> Case:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kvshare_research.config import Run
@@ -25,16 +25,17 @@ from kvshare_research.workload.base import PromptItem, WorkloadInput
 from kvshare_research.workload.catalogue import Catalogue
 
 from . import counting
-from .assembly import check_retention, check_selector, component, parties
-from .calibrate import applied, calibrated, link_samples, together_ratio
+from .assembly import check_retention, check_selector, component, parties, priced
+from .calibrate import applied, calibrated, link_samples
 from .disclosing import on_cluster
 from .fitting import check_fits
+from .pace import Pace, measured_pace
 from .plan import IDLE, Case, cases
 from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, detail_of, prompts
 from .salvage import Diary
 from .settings import canonical, case_config, choice, name_of, names
-from .twin import Machines, control_us_of, twin
+from .twin import Machines, twin
 from .uncertainty import known
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
@@ -53,8 +54,7 @@ class Session:
     logs: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     _resolved: dict[str, Any] = field(default_factory=dict)
     _service_us: dict[float | None, float] = field(default_factory=dict)
-    _control_us: int = 0  # of handing over a request, as the idle runs behind `service_us` measured it
-    _together_ratio: float = 1.0
+    _pace: Pace = field(default_factory=Pace)
     _links: dict[str, list[list[int]]] = field(default_factory=dict)
     _number: int = 0
     _tokenizer: Any = None
@@ -80,7 +80,9 @@ class Session:
             self.run.parts["events"].check(directory)
         self._calibration = calibrated(self)
         self.notes["calibration"] = self._calibration.to_dict()
-        self._together_ratio = self.notes["prefill beside others, ratio"] = together_ratio(self)
+        measured = applied(dict(self.run.resolved), self._calibration, [])
+        self._pace = measured_pace(self, measured, priced(measured))
+        self.notes["pace"] = asdict(self._pace)
         for case in cases(self.run.parts["study"]):
             config = self._calibrated(case_config(self._resolved, case))
             if case.block.kind == "probe":
@@ -196,8 +198,7 @@ class Session:
             node_count=self.cluster.node_count,
             capacity_blocks=min(row.capacity_blocks for row in self.cluster.engines),
             block_bytes=self.block_bytes,
-            control_us=self._control_us,
-            together_permille=round(1_000 * self._together_ratio),
+            pace=self._pace,
         )
 
     @property
@@ -282,6 +283,5 @@ class Session:
             played = self.cluster.play_idle(arrivals(given, (0,) * len(given)))
             times = [o.end_to_end_us - o.held_us for o in played.outcomes[1:]]
             self._service_us[case.overlap] = sum(times) / len(times)
-            self._control_us = control_us_of(played.outcomes[1:])
             self.notes[f"service_us at overlap {case.overlap}"] = self._service_us[case.overlap]
         return self._service_us[case.overlap]

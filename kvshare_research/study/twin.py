@@ -1,17 +1,17 @@
 """The simulated twin of a case that ranks have played: the same requests at the same times, on the same machines in
 virtual time, with engines and links as calibration measured them before. It says how far the simulator can be believed.
 
-The twin sees nothing of what the case gave. What handing over takes comes from the idle runs that define utilisation.
+The twin sees nothing of what the case gave. How fast the ranks serve was measured before the first case (`pace`).
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from kvshare_research.core.nouns import LinkRow, Outcome, Status
+from kvshare_research.core.costing import PrefillCoefficients
+from kvshare_research.core.nouns import LinkRow, Outcome
 from kvshare_research.cost.calibration import link_model_of
 from kvshare_research.cost.links import LinkModel
 from kvshare_research.driver.assembly import Place
@@ -20,6 +20,7 @@ from kvshare_research.driver.simulator import Simulator
 from kvshare_research.driver.simulator_engine import EngineModel
 
 from .assembly import CALIBRATION, StudyAssembly, priced
+from .pace import Pace
 from .prompts import Prompt
 
 Sample = Sequence[int]  # source, reader, bytes, us
@@ -28,22 +29,12 @@ Sample = Sequence[int]  # source, reader, bytes, us
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """What the ranks are: how many workers, with which pools; how long handing over a request takes (0: unknown);
-    and how much longer a prefill takes while all others compute."""
+    """What the ranks are: how many workers, with which pools, and how fast they were when they served."""
 
     node_count: int
     capacity_blocks: int
     block_bytes: int
-    control_us: int
-    together_permille: int = 1_000
-
-
-def control_us_of(outcomes: Sequence[Outcome]) -> int:
-    """Median of what is left of TTFT beside its components, for requests served at their ingress; 0 without any."""
-    rows = [o for o in outcomes if o.status == Status.DONE and o.executor == o.ingress]
-    parts = [o.queue_us + o.fetch_us + o.prefill_us + o.merge_us - o.overlap_us for o in rows]
-    left = [max(0, o.ttft_us - o.held_us - known) for o, known in zip(rows, parts, strict=True)]
-    return round(statistics.median(left)) if left else 0
+    pace: Pace
 
 
 def twin(
@@ -72,20 +63,20 @@ def _simulator(config: Mapping[str, Any], machines: Machines, seed: int) -> Simu
             incarnation=1,
         )  # fmt: skip
 
-    cost = priced(plain)
+    cost, pace = priced(plain), machines.pace
     return Simulator(
         router=assembly.router(plain, place(None)),
         workers=[assembly.worker(plain, place(node)) for node in range(nodes)],
         links=measured_links(plain[CALIBRATION]["link_samples"], nodes),
         engine=EngineModel(
-            prefill=cost.coefficients,
-            decode_step_ps=cost.decode_step_ps,
-            decode_ps_per_token=cost.decode_ps_per_token,
+            prefill=PrefillCoefficients(*(ps * pace.prefill_permille // 1_000 for ps in cost.coefficients)),
+            decode_step_ps=cost.decode_step_ps * pace.decode_permille // 1_000,
+            decode_ps_per_token=cost.decode_ps_per_token * pace.decode_permille // 1_000,
             merge_ps_per_byte=cost.merge_ps_per_byte,
-            together_permille=machines.together_permille,
+            together_permille=pace.together_permille,
         ),
         block_bytes=machines.block_bytes,
-        control_us=machines.control_us,
+        control_us=pace.control_us,
         tick_us=TICK_US,
         seed=seed,
     )

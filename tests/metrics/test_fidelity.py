@@ -62,5 +62,9 @@ def test_the_verdict_allows_ten_percent_or_the_spread_of_two_runs() -> None:
     assert verdict((80.0, 115.0), (120.0, 115.0), 0.1)[2] == "within"
     lines, good = table((case(0, 1.05), case(0, 1.05, "second")))
     assert good
-    assert len(lines) == 2 + 2 + 4
+    assert len(lines) == 2 + 2 + 2  # TTFT, and the parts that took any time
     assert not table((case(0, 1.5), case(0, 1.5, "second")))[1]
+    loaded = tuple(replace(case(0, 1.5, name), utilisation=0.9) for name in ("first", "second"))
+    lines, good = table(loaded)
+    assert good
+    assert "not judged" in lines[2]

@@ -12,6 +12,7 @@ import pytest
 
 from kvshare_research.core.nouns import Status
 from kvshare_research.metrics.records import Label, load_results
+from kvshare_research.metrics.summary import summarise
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ("engine=tiny", "workload=generated", "study=smoke", "driver.pool_tokens=20000")
@@ -55,6 +56,35 @@ def test_a_generated_study_is_simulated_alike_in_two_processes(tmp_path: Path) -
         assert all(o.status == Status.DONE for o in case.outcomes), [o.reason for o in case.outcomes]
     files = {path.name for path in (tmp_path / "a").rglob("*")}
     assert {"results.json", "report.html"} <= files
+
+
+def test_a_report_flags_the_case_whose_queue_grows_to_the_end_and_not_the_one_at_half_load(tmp_path: Path) -> None:
+    """The generated workload, open loop. Everything arrives within the first half of the overloaded run."""
+    block = "[{name: load, requests: 200, warmup_requests: 20, utilisation: [0.5, 2.0], selector: [least_loaded]}]"
+    done = command(tmp_path, *GENERATED, "driver.batch_max=1", f"study.blocks={block}")
+    assert done.returncode == 0, done.stderr
+    half, over = summarise(results(tmp_path).cases)
+    assert half.steadiness is not None
+    assert over.steadiness is not None
+    assert (half.steadiness.left_out, half.steadiness.trouble) == (20, "")
+    assert over.steadiness.trouble == "saturated"
+    (tables,) = (path.read_text() for path in tmp_path.rglob("tables.txt"))
+    loads = [line for line in tables.splitlines() if "20 / " in line]
+    assert ["†" in line and "saturated" in line for line in loads] == [False, True]
+    (page,) = (path.read_text() for path in tmp_path.rglob("report.html"))
+    assert "saturated: latencies depend on the run&#39;s length" in page
+
+
+def test_a_fleet_that_skips_decode_iterations_serves_as_one_that_takes_each(tmp_path: Path) -> None:
+    """Batches, chunks and pulls; equal outcomes to the microsecond, in fewer events."""
+    block = "[{name: load, requests: 60, utilisation: [0.9], selector: [cheapest], link: [emulated_1g_10ms]}]"
+    engine = ("driver.batch_max=8", "driver.chunk_tokens=64", "workload.output_tokens_max=60")
+    for name in ("false", "true"):
+        done = command(tmp_path / name, *GENERATED, *engine, f"driver.step_by_step={name}", f"study.blocks={block}")
+        assert done.returncode == 0, done.stderr
+    ((skipped,), (stepped,)) = (results(tmp_path / name).cases for name in ("false", "true"))
+    assert skipped.outcomes == stepped.outcomes
+    assert dict(skipped.counters.others)["events"] < dict(stepped.counters.others)["events"] / 2
 
 
 def test_a_trace_hits_by_conversation_and_is_called_composed(tmp_path: Path) -> None:
