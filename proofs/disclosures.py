@@ -11,6 +11,7 @@ import z3
 
 from kvshare_research.core import rights
 from kvshare_research.core.nouns import Segment
+from kvshare_research.disclosure import apart
 from kvshare_research.guard import disclosing
 from kvshare_research.privacy import balance
 
@@ -181,3 +182,29 @@ def epsilon() -> Iterator[Obligation]:
         yield claim(f"refused exactly when it would exceed/{i}", assume, z3.BoolVal(got.ok) == (after <= budget))
         paid = got.spent == (after if got.ok else spent)
         yield claim(f"a refusal costs nothing/{i}", assume, paid)
+
+
+@theorem(
+    "ALONE",
+    "where users vote, a name that only one tenant's users ask for counts one vote, however many they are; one vote "
+    "more moves what counts by no more than itself, and never down; where no tenant has more than one all votes count",
+    apart.apart,
+)
+def alone() -> Iterator[Obligation]:
+    """Over the reals. `largest` is the most that one tenant has cast; the vote is any tenant's, also one that was not
+    there before, and may make it the largest."""
+    total, largest, theirs, vote = z3.Reals("total largest theirs vote")
+    pre = {"votes": z3.And(0 <= theirs, theirs <= largest, largest <= total, 0 <= vote, vote <= 1)}
+    pre["others"] = z3.Implies(theirs != largest, theirs + largest <= total)
+
+    def counts() -> tuple[Any, Any]:
+        return apart.apart(total, largest), apart.apart(total + vote, max(largest, theirs + vote))
+
+    for i, path in enumerate(paths(counts, assume=list(pre.values()))):
+        before, after = path.value
+        assume = {**pre, "path": path.condition}
+        moved = z3.And(0 <= after - before, after - before <= vote)
+        yield claim(f"one tenant is one vote/{i}", assume, z3.Implies(total == largest, before <= 1))
+        yield claim(f"a vote moves it by at most itself/{i}", assume, moved)
+        yield claim(f"nobody is held back/{i}", assume, z3.Implies(largest <= 1, before == total))
+        yield claim(f"never more than was cast/{i}", assume, z3.And(0 <= before, before <= total))

@@ -75,7 +75,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
         yield
 
 
-PACKAGES = {"namespace": "guard", "disclosing": "guard", "balance": "privacy"}
+PACKAGES = {"namespace": "guard", "disclosing": "guard", "balance": "privacy", "apart": "disclosure"}
 
 
 def _mutant(theorem: str, where: str, old: str, new: str, story: str) -> Mutant:
@@ -139,6 +139,7 @@ NAMED = (
             "directory.scopes[scope_id].level < TENANT", "a user's own text is shared with its prefix"),
     _mutant("DEMOTE", "disclosing.widened", "left = token_count - at", "left = token_count - at + 1",
             "a token stays shared after the demotion"),
+    _mutant("ALONE", "apart.apart", "min(largest, 1)", "largest", "users of one tenant publish its prefixes"),
     _mutant("EPS", "balance.settle", "return Settled(False, spent, budget - spent)",
             "return Settled(False, after, budget - after)", "a refusal costs budget"),
     _mutant("C9", "costing.paced", "coefficients.c3_ps_per_token2 * pace_permille // 1000",

@@ -292,6 +292,7 @@ class Ballot:
     unit_id: int  # tenant or user, as the policy's `unit` says
     names: tuple[bytes, ...]
     blocks: tuple[int, ...]
+    tenant_id: int = 0  # whose user the unit is; 0: of a tenant of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +314,7 @@ class Disclosure(Protocol):
     """Which tenant-scoped prefixes become shared. Its state belongs to whoever runs it, and changes only through it."""
 
     is_private: ClassVar[bool]  # whether what it releases carries an epsilon; if not, epsilon is infinite
-    unit: str  # what an epsilon protects: `tenant`, or `user` (then users of one tenant alone may release its prefixes)
+    unit: str  # what an epsilon protects: `tenant`, or `user`
     period_us: int  # time between releases; 0: at every request
 
     def initial_state(self) -> Any:

@@ -25,6 +25,7 @@ class AfterK(Disclosure):
     k: int
     unit: str
     period_us: int = 0
+    alone: bool = False  # whether users of one tenant may make a prefix shared by themselves
 
     def __post_init__(self) -> None:
         check_parameters(self.unit, math.e, 0.5)
@@ -42,6 +43,6 @@ class AfterK(Disclosure):
         return None
 
     def release(self, state: Any, noise: Noise) -> tuple[Any, frozenset[bytes]]:
-        new = frozenset(name for name in state.candidates() if state.counts[name] >= self.k)
+        new = frozenset(name for name in state.candidates() if state.counted(name, self.alone) >= self.k)
         state.released |= new
         return state, new

@@ -30,6 +30,7 @@ class DpBatch(Disclosure):
     l0: int
     unit: str
     period_us: int
+    alone: bool = False  # whether users of one tenant may make a prefix shared by themselves
 
     def __post_init__(self) -> None:
         check_parameters(self.unit, self.epsilon, self.delta, self.l0)
@@ -57,6 +58,6 @@ class DpBatch(Disclosure):
         return passed
 
     def release(self, state: Any, noise: Noise) -> tuple[Any, frozenset[bytes]]:
-        names, sums = tallied(state.chosen(self.l0), weighted=True)
+        names, sums = tallied(state.chosen(self.l0), True, None if self.alone else state.tenants)
         kept = self.kept(sums, noise)
         return self.initial_state(), frozenset(n for n, k in zip(names, kept, strict=True) if k)

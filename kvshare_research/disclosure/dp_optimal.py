@@ -25,6 +25,7 @@ class DpOptimal(Disclosure):
     delta: float
     unit: str
     period_us: int
+    alone: bool = False  # whether users of one tenant may make a prefix shared by themselves
 
     def __post_init__(self) -> None:
         check_parameters(self.unit, self.epsilon, self.delta)
@@ -47,6 +48,6 @@ class DpOptimal(Disclosure):
         return passed
 
     def release(self, state: Any, noise: Noise) -> tuple[Any, frozenset[bytes]]:
-        names, sums = tallied(state.chosen(1), weighted=False)
+        names, sums = tallied(state.chosen(1), False, None if self.alone else state.tenants)
         kept = self.kept(sums, noise)
         return self.initial_state(), frozenset(n for n, k in zip(names, kept, strict=True) if k)

@@ -30,6 +30,7 @@ class DpSvt(Disclosure):
     checks: int
     unit: str
     period_us: int
+    alone: bool = False  # whether users of one tenant may make a prefix shared by themselves
 
     def __post_init__(self) -> None:
         check_parameters(self.unit, self.epsilon, self.delta, self.l0, self.checks)
@@ -59,7 +60,7 @@ class DpSvt(Disclosure):
         drawn = noise.laplace(self.scale, len(absent))
         state.noise.update({n: float(x) for n, x in zip(absent, drawn, strict=True)})
         threshold = sparse_vector_threshold(self.epsilon / self.l0, self.delta / self.l0, self.checks)
-        counts = np.array([state.counts[n] for n in names]) + noise.laplace(self.scale, len(names))
+        counts = np.array([state.counted(n, self.alone) for n in names]) + noise.laplace(self.scale, len(names))
         passed = counts >= threshold + np.array([state.noise[n] for n in names])
         new = frozenset(n for n, p in zip(names, passed, strict=True) if p)
         state.released |= new

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.ports import Ballot, Charge, Disclosure, Noise
 
 from .calibration import analytic_sigma, tree_levels
@@ -32,9 +33,15 @@ class DpTree(Disclosure):
     checks: int
     unit: str
     period_us: int
+    alone: bool = False  # whether users of one tenant may make a prefix shared by themselves
 
     def __post_init__(self) -> None:
         check_parameters(self.unit, self.epsilon, self.delta, self.l0, self.checks)
+        if self.unit == "user" and not self.alone:
+            raise ConfigError(
+                "`disclosure.unit` is `user` of a `DpTree`, whose sums cannot tell tenants apart; use `dp_svt`, or let"
+                " users of one tenant share its prefixes with `disclosure.alone=true`"
+            )
 
     @property
     def sensitivity(self) -> float:

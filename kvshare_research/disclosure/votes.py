@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.ports import Ballot
 
+from .apart import apart
 from .noise import GRID
 
 NAMES_PER_VOTE = 64  # names remembered of one unit, per vote it has: memory is bounded whatever a unit sends
@@ -36,11 +37,13 @@ class Votes:
 
     names_max: int
     by_unit: dict[int, dict[bytes, int]] = field(default_factory=dict)
+    tenants: dict[int, int] = field(default_factory=dict)  # of units; a unit without one is of a tenant of its own
     clipped: int = 0
 
     def cast(self, ballot: Ballot) -> None:
         """The unit has asked once more for each of the names, as far as its memory goes."""
         mine = self.by_unit.setdefault(ballot.unit_id, {})
+        self.tenants[ballot.unit_id] = tenant_of(ballot)
         for name in ballot.names:
             if name in mine:
                 mine[name] += 1
@@ -67,6 +70,7 @@ class OnlineVotes:
     l0: int
     voters: dict[int, set[bytes]] = field(default_factory=dict)
     counts: dict[bytes, int] = field(default_factory=dict)
+    by_tenant: dict[bytes, dict[int, int]] = field(default_factory=dict)
     released: set[bytes] = field(default_factory=set)
     checks: int = 0
     clipped: int = 0
@@ -81,6 +85,8 @@ class OnlineVotes:
             if len(mine) < self.l0:
                 mine.add(name)
                 self.counts[name] = self.counts.get(name, 0) + 1
+                theirs, tenant = self.by_tenant.setdefault(name, {}), tenant_of(ballot)
+                theirs[tenant] = theirs.get(tenant, 0) + 1
             else:
                 self.clipped += 1
 
@@ -88,13 +94,32 @@ class OnlineVotes:
         """Names somebody voted for and that are not released yet, in a fixed order."""
         return sorted(self.counts.keys() - self.released)
 
+    def counted(self, name: bytes, alone: bool) -> float:
+        """Votes for the name: all of them, or unless `alone`, those that count where one tenant is not enough."""
+        votes = self.counts[name]
+        return votes if alone else apart(votes, max(self.by_tenant[name].values()))
 
-def tallied(votes: Iterable[tuple[int, tuple[bytes, ...]]], weighted: bool) -> tuple[list[bytes], NDArray[np.float64]]:
-    """The names voted for in a fixed order, and the sum of votes of each: 1 a vote, or 1/sqrt(votes of the unit)."""
+
+def tenant_of(ballot: Ballot) -> int:
+    """Of the unit that votes; a unit that is nobody's user is a tenant of its own."""
+    return ballot.tenant_id or -ballot.unit_id
+
+
+def tallied(
+    votes: Iterable[tuple[int, tuple[bytes, ...]]], weighted: bool, tenants: Mapping[int, int] | None = None
+) -> tuple[list[bytes], NDArray[np.float64]]:
+    """The names voted for in a fixed order, and the sum of votes of each: 1 a vote, or 1/sqrt(votes of the unit). With
+    the `tenants` of units, what counts of it where one tenant is not enough."""
     sums: dict[bytes, float] = {}
-    for _, names in votes:
+    theirs: dict[bytes, dict[int, float]] = {}
+    for unit, names in votes:
         weight = math.floor(GRID / math.sqrt(len(names))) / GRID if weighted and names else 1.0  # never too long
         for name in names:
             sums[name] = sums.get(name, 0.0) + weight
+            if tenants is not None:
+                cast, tenant = theirs.setdefault(name, {}), tenants[unit]
+                cast[tenant] = cast.get(tenant, 0.0) + weight
+    if tenants is not None:
+        sums = {name: apart(total, max(theirs[name].values())) for name, total in sums.items()}
     ordered = sorted(sums)
     return ordered, np.array([sums[name] for name in ordered], np.float64)

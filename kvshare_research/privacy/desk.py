@@ -75,7 +75,8 @@ class Desk:
             self._offers.move_to_end(name)
         while len(self._offers) > OFFERS_MAX:
             self._offers.popitem(last=False)
-        self._state = self.policy.observe(self._state, Ballot(unit_id=unit_id, names=offer.names, blocks=offer.blocks))
+        ballot = Ballot(unit_id=unit_id, names=offer.names, blocks=offer.blocks, tenant_id=request.tenant_id)
+        self._state = self.policy.observe(self._state, ballot)
 
     def advance(self, now_us: int) -> bool:
         """Every release due by now has happened; whether the released set is another one."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +30,7 @@ from kvshare_research.disclosure.dp_svt import DpSvt
 from kvshare_research.disclosure.dp_tree import DpTree
 from kvshare_research.disclosure.never import NeverDisclosure
 from kvshare_research.disclosure.noise import GRID, SeededNoise, SystemNoise, discrete_gaussian
-from kvshare_research.disclosure.votes import Votes, tallied
+from kvshare_research.disclosure.votes import OnlineVotes, Votes, tallied
 
 COMMON = {"epsilon": 2.0, "delta": 1e-6, "unit": "user", "period_us": 1}
 POLICIES: tuple[Disclosure, ...] = (
@@ -36,7 +38,7 @@ POLICIES: tuple[Disclosure, ...] = (
     AfterK(k=3, unit="user"),
     DpBatch(l0=16, **COMMON),
     DpOptimal(**COMMON),
-    DpTree(l0=4, checks=8, **COMMON),
+    DpTree(l0=4, checks=8, alone=True, **COMMON),
     DpSvt(l0=4, checks=8, **COMMON),
 )
 
@@ -153,6 +155,57 @@ def test_equal_votes_and_equal_chance_give_equal_releases(policy: Disclosure) ->
     assert play(units) == play(units[::-1])
 
 
+USERS = [p for p in POLICIES if not isinstance(p, NeverDisclosure)]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("policy", USERS, ids=lambda p: type(p).__name__)
+def test_users_of_one_tenant_release_its_prefix_only_where_they_may(policy: Any, alone: bool) -> None:
+    """Two thousand users of one tenant ask for name 7, those of forty tenants for name 8."""
+    if isinstance(policy, DpTree) and not alone:
+        with pytest.raises(ConfigError, match="alone=true"):
+            replace(policy, alone=False)
+        return
+    made = replace(policy, alone=alone)
+    state, noise = made.initial_state(), SeededNoise(5)
+    for user in range(1, 2_001):
+        state = made.observe(state, replace(ballot(user, 7), tenant_id=1))
+        state = made.observe(state, replace(ballot(10_000 + user, 8), tenant_id=1 + user % 40))
+    released: set[bytes] = set()
+    for _ in range(4):
+        state, new = made.release(state, noise)
+        released |= new
+    assert name(8) in released
+    assert (name(7) in released) == alone
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 5)), max_size=40), st.booleans(), st.integers(1, 4))
+@settings(max_examples=80, deadline=None)
+def test_one_user_moves_what_counts_by_one_at_most(asked: list[tuple[int, int]], weighted: bool, tenants: int) -> None:
+    """As for all votes: so the noise that covers those covers these."""
+
+    def votes(drop: int | None) -> Votes:
+        made = Votes(64)
+        for user, number in asked:
+            if user != drop:
+                made.cast(replace(ballot(user, number), tenant_id=1 + user % tenants))
+        return made
+
+    with_all, without = votes(None), votes(1)
+    a, b = (dict(zip(*tallied(v.chosen(6), weighted, v.tenants), strict=True)) for v in (with_all, without))
+    difference = [a.get(n, 0.0) - b.get(n, 0.0) for n in a.keys() | b.keys()]
+    assert all(0 <= x <= 1 for x in difference)
+    assert not weighted or math.sqrt(sum(x * x for x in difference)) <= 1 + 1e-9
+    plain = dict(zip(*tallied(with_all.chosen(6), weighted), strict=True))
+    assert all(a[n] <= plain[n] for n in plain)
+    online = OnlineVotes(6)
+    for user, number in asked:
+        online.cast(replace(ballot(user, number), tenant_id=1 + user % tenants))
+    if not weighted:
+        assert {n: online.counted(n, False) for n in online.counts} == a
+        assert {n: online.counted(n, True) for n in online.counts} == plain
+
+
 def test_a_unit_that_floods_is_clipped_and_counted() -> None:
     policy = DpBatch(l0=2, **COMMON)
     state = policy.initial_state()
@@ -163,7 +216,7 @@ def test_a_unit_that_floods_is_clipped_and_counted() -> None:
 
 
 def test_online_horizons_are_paid_for_once() -> None:
-    for policy in (DpTree(l0=4, checks=3, **COMMON), DpSvt(l0=4, checks=3, **COMMON)):
+    for policy in (DpTree(l0=4, checks=3, alone=True, **COMMON), DpSvt(l0=4, checks=3, **COMMON)):
         state, paid = policy.initial_state(), []
         for _ in range(7):
             paid.append(policy.charge(state) is not None)
