@@ -1,4 +1,4 @@
-"""Was a tenant in the training set? `python -m experiments.privacy_membership [canaries] [--network]`.
+"""Was a tenant in the training set? `python -m experiments.privacy_membership [canaries]`.
 
 A one-run audit: canary tenants with random sessions are each in the training set by a fair coin; how well the trained
 predictor fits a session tells in from out. The accountant's epsilon is the upper bound, the audit's the lower one.
@@ -34,7 +34,7 @@ def fit(artefact: Artefact, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return out / (rows.shape[1] - 1)
 
 
-def main(canaries: int, network: bool) -> int:
+def main(canaries: int) -> int:
     """Prints upper and lower bounds side by side; 1 if a lower bound is above its upper one."""
     warnings.filterwarnings("ignore")
     rng = np.random.default_rng(7)
@@ -45,9 +45,10 @@ def main(canaries: int, network: bool) -> int:
     print(f"composed: {OTHERS} tenants and {canaries} canaries; epsilon per tenant, delta {DELTA:g}, audit at 95 %")
     wrong = 0
     for epsilon in (None, 8.0, 2.0, 1.0):
-        made = [train_counts(train, names, epsilon=epsilon, delta=DELTA, noise=SeededNoise(3))]
-        if network:
-            made.append(train_network(train, names, epsilon=epsilon, delta=DELTA, epochs=20, batch=128))
+        made = (
+            train_counts(train, names, epsilon=epsilon, delta=DELTA, noise=SeededNoise(3)),
+            train_network(train, names, epsilon=epsilon, delta=DELTA, epochs=20, batch=128),
+        )
         for artefact in made:
             found = one_run_bound(fit(artefact, planted), included, DELTA)
             upper = "infinite" if epsilon is None else f"{artefact.training.epsilon:8.2f}"
@@ -60,4 +61,4 @@ def main(canaries: int, network: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(next((int(a) for a in sys.argv[1:] if a.isdigit()), 1_000), "--network" in sys.argv))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000))

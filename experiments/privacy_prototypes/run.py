@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from experiments.privacy_negative.__main__ import DIM, epsilon_of
-from experiments.privacy_rate.__main__ import DELTA, L0, SEEDS, ballots, released_by, saved, world
+from experiments.privacy_rate.__main__ import DELTA, L0, rates, world
+from experiments.privacy_rate.online import CHECKS, VOTES, saved_online
 from experiments.table import show
 from kvshare_research.core.ports import Charge
 from kvshare_research.disclosure.calibration import analytic_sigma, optimal_probabilities, weighted_threshold
 from kvshare_research.disclosure.dp_batch import DpBatch
+from kvshare_research.disclosure.dp_svt import DpSvt
+from kvshare_research.disclosure.dp_tree import DpTree
 from kvshare_research.privacy.ledger import Budget, composed
 
 
@@ -23,15 +26,15 @@ def units_needed(epsilon: float, l0: int) -> int:
     return math.ceil(weighted_threshold(1e-6 / 2, l0, sigma) * math.sqrt(l0))
 
 
-def rate(units: int, epsilon: float) -> float:
-    """Of the cold starts that sharing everything saves, the share that the release saves."""
-    given = world(units)
-    policy = DpBatch(l0=L0, epsilon=epsilon, delta=DELTA, unit="user", period_us=1)
-    state = policy.initial_state()
-    for ballot, requests in ballots(given):
-        state = policy.observe(state, ballot)
-        state.by_unit[ballot.unit_id][ballot.names[0]] += requests - 1
-    return float(np.mean([saved(given, released_by(policy, state, seed)) for seed in range(SEEDS)]))
+def rate(units: int, epsilon: float, l0: int = L0) -> float:
+    """Of the cold starts that sharing everything saves, the share that a release saves, in the mean of populations."""
+    return float(rates(DpBatch(l0=l0, epsilon=epsilon, delta=DELTA, unit="user", period_us=1), units).mean())
+
+
+def rate_online(kind: type[DpTree] | type[DpSvt], epsilon: float) -> float:
+    """The same for 5,000 units where a release serves only who comes after it."""
+    policy = kind(epsilon=epsilon, delta=DELTA, l0=VOTES, checks=CHECKS, unit="user", period_us=1)
+    return float(np.mean([saved_online(policy, world(5_000, seed), seed) for seed in range(3)]))
 
 
 def run() -> dict[str, float]:
@@ -46,6 +49,9 @@ def run() -> dict[str, float]:
     for epsilon in (0.5, 2.0, 8.0):
         out[f"sharing rate, 500 units, epsilon {epsilon:g}"] = rate(500, epsilon)
     out["sharing rate, 5,000 units, epsilon 2"] = rate(5_000, 2.0)
+    out["sharing rate of four votes, 5,000 units, epsilon 2"] = rate(5_000, 2.0, VOTES)
+    out["online by tree, 5,000 units, epsilon 2"] = rate_online(DpTree, 2.0)
+    out["online by sparse vector, 5,000 units, epsilon 2"] = rate_online(DpSvt, 2.0)
     budget = Budget(epsilon=1e6, delta=1e-6, unit="user", population=50_000)
     for daily in (0.5, 1.0, 2.0):
         charge = Charge(label="a day", noise_multiplier=analytic_sigma(daily, budget.delta, 1.0))

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvshare_research.core.ports import Ballot
+from kvshare_research.core.ports import Ballot, Disclosure
 from kvshare_research.disclosure.after_k import AfterK
 from kvshare_research.disclosure.dp_batch import DpBatch
 from kvshare_research.disclosure.dp_optimal import DpOptimal
 from kvshare_research.disclosure.noise import SeededNoise
+from kvshare_research.disclosure.votes import Votes
 
 TEMPLATES, EXPONENT, MEAN_TEMPLATES = 20_000, 1.1, 4
-EPSILONS, DELTA, SEEDS, L0 = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-6, 5, 16
+EPSILONS, DELTA, WORLDS, L0 = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-6, 10, 16
 
 
 @dataclass(frozen=True)
@@ -60,38 +62,42 @@ def ballots(given: World) -> list[tuple[Ballot, int]]:
     return [(Ballot(unit_id=int(o) + 1, names=(names[t],), blocks=(1,)), int(r)) for o, t, r in rows]
 
 
-def released_by(policy: DpBatch | DpOptimal, state: object, seed: int) -> frozenset[int]:
+def released_by(policy: Disclosure, given: World, seed: int) -> frozenset[int]:
+    """The templates that a release names, once every unit has asked as often as it does."""
+    state = policy.initial_state()
+    for ballot, requests in ballots(given):
+        state = policy.observe(state, ballot)
+        if isinstance(state, Votes):
+            state.by_unit[ballot.unit_id][ballot.names[0]] += requests - 1
     _, names = policy.release(state, SeededNoise(seed))
     return frozenset(int.from_bytes(n, "big") for n in names)
 
 
+def rates(policy: Disclosure, units: int) -> NDArray[np.float64]:
+    """The share saved, of each population."""
+    worlds = (world(units, seed) for seed in range(WORLDS))
+    return np.array([saved(given, released_by(policy, given, seed)) for seed, given in enumerate(worlds)])
+
+
 def main(sizes: list[int]) -> int:
-    """Prints one row per population and policy."""
-    print("composed: share of ideal cold starts saved, by blocks; epsilon per user and release, delta 1e-6")
-    print(f"{'units':>6} {'policy':24}" + "".join(f"{'eps ' + str(e):>9}" for e in EPSILONS))
+    """Prints one row per population size and policy: mean and standard deviation over populations."""
+    print(
+        f"composed: share of ideal cold starts saved, by blocks; {WORLDS} populations; delta 1e-6, per user and release"
+    )
+    print("| units | policy | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " |\n" + "|---" * 7 + "|")
     for units in sizes:
-        given = world(units)
-        asked = ballots(given)
         for k in (2, 10, 50):
-            online = AfterK(k=k, unit="user")
-            state = online.initial_state()
-            for ballot, _ in asked:
-                state = online.observe(state, ballot)
-            _, names = online.release(state, SeededNoise(0))
-            rate = saved(given, frozenset(int.from_bytes(n, "big") for n in names))
-            print(f"{units:6} {f'after_k, k = {k} (no DP)':24}{rate:9.2f}", flush=True)
-        for title, l0 in (("dp_batch, l0 = 16", L0), ("dp_optimal, one vote", 1)):
+            found = rates(AfterK(k=k, unit="user"), units)
+            print(
+                f"| {units} | after_k, k = {k} (no DP) | {found.mean():.2f} +- {found.std():.2f} | | | | |", flush=True
+            )
+        for title, l0 in (("dp_batch, l0 16", L0), ("dp_optimal, one vote", 1)):
             row = []
             for epsilon in EPSILONS:
-                common = {"epsilon": epsilon, "delta": DELTA, "unit": "user", "period_us": 1}
-                policy = DpBatch(l0=l0, **common) if l0 > 1 else DpOptimal(**common)  # type: ignore[arg-type]
-                state = policy.initial_state()
-                for ballot, requests in asked:
-                    state = policy.observe(state, ballot)
-                    state.by_unit[ballot.unit_id][ballot.names[0]] += requests - 1
-                rates = [saved(given, released_by(policy, state, seed)) for seed in range(SEEDS)]
-                row.append(float(np.mean(rates)))
-            print(f"{units:6} {title:24}" + "".join(f"{r:9.2f}" for r in row), flush=True)
+                common: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "unit": "user", "period_us": 1}
+                found = rates(DpBatch(l0=l0, **common) if l0 > 1 else DpOptimal(**common), units)
+                row.append(f"{found.mean():.2f} +- {found.std():.2f}")
+            print(f"| {units} | {title} | " + " | ".join(row) + " |", flush=True)
     return 0
 
 

@@ -77,7 +77,8 @@ class DpTree(Disclosure):
         state.checks += 1
         names = state.candidates()
         total = np.array([state.counts[n] for n in names], np.float64) + self._noise(state, names, state.checks, noise)
-        new = frozenset(n for n, x in zip(names, total, strict=True) if x > self.threshold(state.checks))
+        threshold = self.threshold(state.checks)
+        new = frozenset(n for n, x in zip(names, total, strict=True) if x > threshold)
         state.released |= new
         return (self.initial_state() if state.checks == self.checks else state), new
 

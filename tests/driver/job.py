@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.nouns import Segment
 from kvshare_research.driver.cluster import Cluster, Played, RunBroken
 from kvshare_research.driver.mpi import launch
 from kvshare_research.launch import World
 
-from .kit import TestAssembly, directory, prompt
+from .kit import GROUP_SCOPE, TestAssembly, directory, prompt
 
 ENGINE = {"engine": {"pool_bytes": 4 << 20}}
 BLOCK_BYTES = 2 * 2 * 2 * 8 * 16 * 4  # layers, K and V, heads, dim, tokens, fp32
@@ -62,6 +63,7 @@ def _cases(cluster: Cluster, folder: Path) -> None:
     bulk = cluster.measure_link(0, 1, payload_bytes=100_000, repeats=2)
     prefill = cluster.measure_prefill(1, [(0, 64), (32, 64)], repeats=2, seed=3)
     (folder / "measured.json").write_bytes(msgspec.json.encode([trips, bulk, prefill]))
+    _prefetched(cluster, folder)
     told: list[tuple[int, int]] = []
     cluster.reset({}, record=True)
     burst = [(i * 2000, *prompt(i % 4, 100 + i, request_id=100 + i, executor=i % 2)[1:]) for i in range(12)]
@@ -72,6 +74,21 @@ def _cases(cluster: Cluster, folder: Path) -> None:
     assert cluster.router is not None
     cluster.wait_until(cluster.router.revocation_complete, "hear that the revocation is everywhere")
     (folder / "told.json").write_bytes(msgspec.json.encode(told))
+
+
+def _prefetched(cluster: Cluster, folder: Path) -> None:
+    """Asked for twice from node 1 and computed on node 0; then, once nothing is on its way, wanted on node 1."""
+    limits = {"price_ps_per_byte": 0, "inflight_bytes_max": 1 << 30, "horizon_us": 60_000_000}
+    cluster.reset({"prefetch": {"scope": "tenant", "proposals_max": 1, "probability_min": 0.1, **limits}}, record=True)
+    parts = (Segment(scope_id=GROUP_SCOPE, token_count=TOKENS - 5), Segment(scope_id=GROUP_SCOPE, token_count=5))
+    asked = [prompt(1, TOKENS, request_id=20 + i, executor=int(i > 1)) for i in range(3)]
+    asked = [(at, replace(r, ingress=1, segments=parts), made, tokens) for at, r, made, tokens in asked]
+    _write(folder, "foreseen", cluster.play_idle(asked[:2]))
+    router = cluster.router
+    if router is not None and router.foresight is not None:
+        foresight = router.foresight
+        cluster.wait_until(lambda: not foresight.open, "hear that the prefetch is over")
+    _write(folder, "prefetched", cluster.play_idle(asked[2:]))
 
 
 def vars_of(chain: Any) -> dict[str, bytes]:

@@ -29,6 +29,7 @@ from kvshare_research.events.publish import Events, Tap
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace, chain
 from kvshare_research.index.reference import ReferenceIndex
+from kvshare_research.prefetch.ppm import Ppm
 from kvshare_research.retention.lru import LruRetention
 from kvshare_research.schedule.fcfs import FcfsSchedule
 from kvshare_research.transport import wire
@@ -254,11 +255,17 @@ class TestAssembly:
         )  # fmt: skip
 
     def router(self, config: Config, place: Place) -> Router:
+        """With `prefetch` what a tenant asked for elsewhere is moved to its ingress."""
         policy = PullWhatYouCan(front_blocks=config.get("front_blocks", 0), quoted_us=config.get("pad_us", 0))
         shape = Shape(kind=ShapeKind.PAD if "pad_us" in config else ShapeKind.NONE)
         return Router(
             policy=RouterPolicy(
-                cost=policy, selector=policy, actions=frozenset(Action), block_bytes=place.block_bytes, shape=shape
+                cost=policy,
+                selector=policy,
+                actions=frozenset(Action),
+                block_bytes=place.block_bytes,
+                shape=shape,
+                prefetch=Ppm(**config["prefetch"]) if "prefetch" in config else None,
             ),
             directory=directory(),
             index=ReferenceIndex().new_store(place.node_count),

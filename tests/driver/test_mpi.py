@@ -132,6 +132,16 @@ def test_the_holder_sends_nothing_without_a_right(out: Path) -> None:
     assert "payload_bytes_sent" not in counters["node0"]
 
 
+def test_a_prefetch_moves_the_bytes_before_they_are_asked_for(out: Path) -> None:
+    (cold, _), counters = _case(out, "foreseen")
+    (found,), after = _case(out, "prefetched")
+    assert counters["router"]["prefetches_sent"] == 1
+    assert after["node1"]["prefetch: landed_blocks"] == after["node1"]["prefetch: used_blocks"] == FULL_BLOCKS
+    assert after["node1"]["payload_bytes_received"] == FULL_BLOCKS * BLOCK_BYTES
+    assert (found["resident_tokens"], found["pulled_bytes"]) == (FULL_BLOCKS * 16, 0)
+    assert found["output_tokens"] == cold["output_tokens"], "what was moved is what was computed"
+
+
 def test_late_bytes_are_counted_and_dropped(out: Path) -> None:
     _, counters = _case(out, "late")
     assert counters["node1"]["late_frames"] == counters["node0"]["frames_sent"] > 0
@@ -203,7 +213,7 @@ def test_an_open_loop_serves_all_and_tells_how_far_it_is(out: Path) -> None:
 
 def test_a_fresh_process_decides_every_log_alike(out: Path) -> None:
     logs = sorted(str(p) for p in out.glob("*.log"))
-    assert len(logs) == 3 * 12
+    assert len(logs) == 3 * 14
     for hash_seed in ("1", "77"):
         env = dict(os.environ, PYTHONHASHSEED=hash_seed, PYTHONPATH=str(ROOT))
         command = [sys.executable, "-m", "kvshare_research.driver.replay", *logs]
