@@ -106,8 +106,13 @@ class Wire:
     life: int = 0  # the incarnation of that node, or of the receiver of a local event
 
 
-REPEATABLE = (m.PoolChanged, m.FetchAsked, m.FetchLanded, m.DirectoryChanged, m.DirectoryAcknowledged, m.SnapshotAsked)
-LOSABLE = (m.PoolChanged, m.FetchAsked, m.FetchLanded, m.LinkMeasured, m.SnapshotAsked)
+REPEATABLE = (
+    m.PoolChanged, m.FetchAsked, m.FetchLanded, m.DirectoryChanged, m.DirectoryAcknowledged, m.SnapshotAsked,
+    m.PrefetchAsked, m.PrefetchCancelled,
+)  # fmt: skip
+LOSABLE = (
+    m.PoolChanged, m.FetchAsked, m.FetchLanded, m.LinkMeasured, m.SnapshotAsked, m.PrefetchAsked, m.PrefetchCancelled,
+)  # fmt: skip
 LOCAL = (m.PrefillDone, m.DecodeDone, m.FetchSent)  # of a node to itself: gone when it dies
 
 
@@ -129,7 +134,7 @@ class Fleet:
         self.content: dict[tuple[int, int], Content] = {}
         self.transit: dict[tuple[int, int, int], tuple[Content | None, ...]] = {}  # by (holder, asker, fetch id)
         self.landing: dict[tuple[int, int], m.Fetch] = {}
-        self.reads = self.cross_reads = self.steps = 0
+        self.reads = self.cross_reads = self.steps = self.prefetches = self.unpolluted = 0
         self._stretch: dict[tuple[int, int], m.Prefill] = {}
         self.router = self._router()
         self.workers = [self._worker(node) for node in range(NODES)]
@@ -195,6 +200,23 @@ class Fleet:
         if self.router.revocation_complete() and not allowed(GUILD, Reader(tenant, 0, 0), self.directory):
             self.barred.add(number)
         self._route(self.asked[number])
+
+    def prefetch(self, number: int, node: int, source: int, start: int, tenant: int, ticks: int) -> None:
+        """Whoever predicts wants the chain of request `number` on a node, as that tenant: any chain, anybody, anywhere."""
+        arrived = self.asked[number]
+        count = arrived.chain.block_count
+        if not count:
+            return
+        self.prefetches += 1
+        asked = m.PrefetchAsked(
+            request=replace(arrived.request, request_id=self.prefetches, tenant_id=tenant), chain=arrived.chain,
+            start=start % count, source=source, reader=Reader(tenant, 0, 0), deadline_us=ticks,
+        )  # fmt: skip
+        self.wires.append(Wire(node, asked))
+
+    def cancel(self, node: int, prefetch_id: int) -> None:
+        """The prefetch is wanted no more, if it ever began and is not over."""
+        self.wires.append(Wire(node, m.PrefetchCancelled(prefetch_id=prefetch_id)))
 
     def change(self, directory: Directory) -> None:
         """The operator's word; it counts from now on."""
@@ -274,13 +296,24 @@ class Fleet:
             self._land(node, event)
         if isinstance(event, m.PrefillDone):
             self._computed(node, event)
+        held = self._held_before_a_prefetch(node, event)
         for effect in self.workers[node].handle(event, self.now_us):
             self._perform(node, effect)
+        if held is not None:
+            assert held <= {b.slot for b in self.workers[node].ledger.named()}, "a prefetch displaced a block"
+            self.unpolluted += 1
         if fetching is not None:
             for i in fetching.fetched - before:
                 scope = self.content[node, fetching.blocks[i].slot].scope
                 reader = fetching.event.reader
                 assert allowed(scope, reader, self.workers[node].directory), "accepted what the reader may not read"
+
+    def _held_before_a_prefetch(self, node: int, event: m.WorkerEvent) -> set[int] | None:
+        """Slots with findable blocks, where a prefetch is asked for and no request waits that could displace one."""
+        worker = self.workers[node]
+        if not isinstance(event, m.PrefetchAsked) or worker.queued_requests:
+            return None
+        return {b.slot for b in worker.ledger.named()}
 
     def _perform(self, node: int, effect: m.WorkerEffect) -> None:
         handlers: dict[type, Callable[[int, m.WorkerEffect], None]] = {
@@ -296,7 +329,7 @@ class Fleet:
             self.landing[node, effect.fetch_id] = effect
             asked = m.FetchAsked(
                 fetch_id=effect.fetch_id, asker=node, reader=effect.reader, hashes=effect.hashes,
-                revision=self.workers[node].directory.revision, marks=effect.marks,
+                revision=self.workers[node].directory.revision, marks=effect.marks, background=effect.background,
             )  # fmt: skip
             self.wires.append(Wire(effect.source, asked, node))
         elif isinstance(effect, m.CancelFetch):
@@ -323,6 +356,11 @@ class Fleet:
             event = m.LinkMeasured(
                 source=effect.source, reader=node, bytes_moved=effect.bytes_moved, elapsed_us=effect.elapsed_us
             )
+        elif isinstance(effect, m.ReportPrefetch):
+            event = m.PrefetchEnded(
+                prefetch_id=effect.prefetch_id, node=node, landed_blocks=effect.landed_blocks,
+                bytes_moved=effect.bytes_moved, reason=effect.reason,
+            )  # fmt: skip
         else:
             assert isinstance(effect, m.AcknowledgeDirectory)
             event = m.DirectoryAcknowledged(node=node, revision=effect.revision)
@@ -423,6 +461,7 @@ class Fleet:
         assert self.router.in_flight == 0
         for node, worker in enumerate(self.workers):
             assert worker.queued_requests == 0
+            assert worker.prefetching.in_flight == 0, "a prefetch has not ended"
             assert all(block.pins == 0 for block in worker.ledger.named())
             assert all(account.pinned == 0 for account in worker.ledger.accounts.values())
             held = sorted(b.block_hash for b in worker.ledger.named() if b.block_hash is not None)

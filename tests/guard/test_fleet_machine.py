@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,14 +11,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kvshare_research.core import messages as m
 from kvshare_research.core.account import Account, Node, Step
+from kvshare_research.core.ledger import Block
 from kvshare_research.core.nouns import AccountSpec
+from kvshare_research.core.prefetching import Prefetching
 from kvshare_research.core.rights import GROUP, Membership, Reader, Scope, Ticket
 
 from .fleet import BLOCK_TOKENS, NODES, Fleet
 
 ACCOUNT = st.tuples(st.integers(0, 2), st.integers(6, 14), st.sampled_from([0, 0, 1, 2]))
 SHARED = st.sampled_from([((0, 1, 8),), ((1, 1, 12),), ((0, 1, 4), (1, 1, 8))])
+ENDS = st.permutations(range(NODES)).map(lambda order: (order[0], order[1]))
 PRIVATE = st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2 * BLOCK_TOKENS))
 
 
@@ -68,6 +73,18 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def lose_message(self, data: st.DataObject) -> None:
         self.fleet.drop(data.draw(st.integers(0, len(self.fleet.wires) - 1)))
+
+    @precondition(lambda self: self.fleet.asked)
+    @rule(data=st.data(), tenant=st.integers(1, 3), ends=ENDS, start=st.integers(0, 2), ticks=st.sampled_from([1, 90]))
+    def prefetch(self, data: st.DataObject, tenant: int, ends: tuple[int, int], start: int, ticks: int) -> None:
+        """Anybody's chain in anybody's name, from where it may not be."""
+        number = data.draw(st.integers(1, len(self.fleet.asked)))
+        self.fleet.prefetch(number, ends[0], ends[1], start, tenant, ticks)
+
+    @precondition(lambda self: self.fleet.prefetches)
+    @rule(data=st.data(), node=st.integers(0, NODES - 1))
+    def cancel_prefetch(self, data: st.DataObject, node: int) -> None:
+        self.fleet.cancel(node, data.draw(st.integers(1, self.fleet.prefetches)))
 
     @rule(tenant=st.integers(1, 3))
     def revoke(self, tenant: int) -> None:
@@ -130,6 +147,16 @@ def move_at_random(fleet: Fleet, draw: random.Random) -> None:
         shared = [(s, 1, draw.choice([4, 8, 12])) for s in draw.choice([[0], [1], [0, 1]])]
         private = (1 + (victim if forged else tenant), 10, draw.randint(1, 8))
         fleet.ask(tenant, [*shared, private], draw.choice([None, 0, 1, 2]), forged=forged)
+    elif move < 0.28:
+        if fleet.asked:
+            node, source = draw.sample(range(NODES), 2)
+            number, tenant = draw.randint(1, len(fleet.asked)), draw.randint(1, 3)
+            fleet.prefetch(number, node, source, draw.choice([0, 0, 1, 2]), tenant, draw.choice([5, 90]))
+    elif move < 0.30:
+        under_way = [(n, i) for n, w in enumerate(fleet.workers) for i in w.prefetching._flights]
+        if under_way:
+            fleet.cancel(*draw.choice(under_way))
+            fleet.deliver(draw.choice([0, -1]))
     elif move < 0.85:
         for _ in range(draw.choice([1, 1, 5, 20])):
             if fleet.wires:
@@ -158,6 +185,9 @@ def test_a_hostile_network_at_random() -> None:
     assert sum(f.steps for f in fleets) > 100 * RUNS
     assert sum(f.cross_reads for f in fleets) > 3 * RUNS, "too little is shared for this to mean anything"
     assert sum(o.pulled_tokens for f in fleets for o in f.done()) > 3 * RUNS
+    ended = sum((w.prefetching.counters for f in fleets for w in f.workers), Counter())
+    assert ended["landed_blocks"] > RUNS / 4 and ended["ended: cancelled"] > 0 < ended["ended: room needed"]
+    assert sum(f.unpolluted for f in fleets) > RUNS / 2
 
 
 def always(*_: object) -> bool:
@@ -197,6 +227,32 @@ def test_a_machine_without_one_of_its_rules_is_found_out(
     rule: str, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"kvshare_research.core.{rule}", wrong)
+    with pytest.raises((AssertionError, KeyError, IndexError)):
+        play_many()
+
+
+def takes_by_force(self: Prefetching, event: m.PrefetchAsked, held: list[Block], now_us: int) -> bool:
+    for scope_id, end in event.chain.scope_ends:
+        if end > len(held):
+            taken, _ = self._ledger.allocate(scope_id, end - len(held), now_us, evict=True)
+            if taken is None:
+                return False
+            held.extend(taken)
+    return True
+
+
+def forgets_its_blocks(self: Prefetching, number: int, reason: str = "") -> list[m.WorkerEffect]:
+    flight = self._flights.pop(number, None)
+    return [] if flight is None else self._fetching.cancel(flight[0])
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"), [("_take", takes_by_force), ("cancel", forgets_its_blocks), ("settle", lambda self: [])]
+)
+def test_a_prefetch_that_displaces_or_leaks_is_found_out(
+    method: str, wrong: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prefetching, method, wrong)
     with pytest.raises((AssertionError, KeyError, IndexError)):
         play_many()
 
