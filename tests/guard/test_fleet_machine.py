@@ -246,9 +246,7 @@ def forgets_its_blocks(self: Prefetching, number: int, reason: str = "") -> list
     return [] if flight is None else self._fetching.cancel(flight[0])
 
 
-@pytest.mark.parametrize(
-    ("method", "wrong"), [("_take", takes_by_force), ("cancel", forgets_its_blocks), ("settle", lambda self: [])]
-)
+@pytest.mark.parametrize(("method", "wrong"), [("_take", takes_by_force), ("cancel", forgets_its_blocks)])
 def test_a_prefetch_that_displaces_or_leaks_is_found_out(
     method: str, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
