@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from kvshare_research.core.costing import PS_PER_US, decode_ps, prefill_ps
 from kvshare_research.core.nouns import Outcome, Status
+from kvshare_research.cost.calibration import KNOWN_ERROR_MAX
 from kvshare_research.cost.ttft import TtftCost
 from kvshare_research.metrics.records import BASELINE
 
@@ -63,7 +64,14 @@ def measured_pace(session: Session, config: Mapping[str, Any], cost: TtftCost) -
     rest = given[ALONE_REQUESTS:]
     session.cluster.reset(base)
     together = session.cluster.play(arrivals(rest, (0,) * len(rest))).outcomes if workers > 1 and rest else ()
-    return pace_of(alone, together, cost)
+    found = pace_of(alone, together, cost)
+    prefill, decode = found.prefill_permille / 1_000, found.decode_permille / 1_000
+    if max(abs(prefill - 1), abs(decode - 1)) > KNOWN_ERROR_MAX:
+        session.progress.say(
+            f"served, a prefill takes {prefill:.2f} and an answer {decode:.2f} times what was calibrated: quotes are "
+            "rough; is the machine busy with other work?"
+        )
+    return found
 
 
 def pace_of(alone: Sequence[Outcome], together: Sequence[Outcome], cost: TtftCost) -> Pace:
