@@ -22,9 +22,9 @@ class Clock:
 class Rest:
     """How long an event loop may sleep: not at all while something moves, then longer the longer nothing happened.
 
-    A poll takes about a microsecond, so resting 0.1, 0.25 and 1 ms costs about 6, 4 and 1.6 % of a core. Short rests end
-    soon, since the core is one that somebody computes on: with two workers and a router on two cores, and heartbeats ten
-    times a second, all three poll for a tenth of a core; for a fifth, and prefills 4 to 9 % slower, if they last 0.1 s.
+    A poll takes about a microsecond, so resting 0.1, 0.25 and 1 ms costs about 6, 4 and 1.6 % of a core. Short rests
+    end soon, since the core is one that somebody computes on: a router and two workers on two cores poll for a tenth of
+    a core in all; for a fifth, with prefills 4 to 9 % slower, if short rests last 0.1 s.
     """
 
     STEPS_S = ((1e-3, 1e-4), (4e-3, 2.5e-4))  # (up to so long after the last activity, rest so long)
