@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, final
 
-from .nouns import QuoteTable
+from .nouns import Outcome, QuoteTable, Status
 from .ports import Selector, UnderWay
 
 
@@ -31,5 +31,13 @@ class Choosing:
     def answered(self, ttft_us: int) -> None:
         """A first token has come."""
         if self.policy.learns:
-            self.state = self.policy.answered(self.state, ttft_us)
-            self._now = self.policy.now(self.state)
+            self._become(self.policy.answered(self.state, ttft_us))
+
+    def ended(self, served: Outcome) -> None:
+        """A request has come back from its node."""
+        if self.policy.learns and served.status == Status.DONE:
+            self._become(self.policy.ended(self.state, served.decode_us))
+
+    def _become(self, state: Any) -> None:
+        if state is not self.state:
+            self.state, self._now = state, self.policy.now(state)

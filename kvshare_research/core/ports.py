@@ -125,11 +125,18 @@ class UnderWay(NamedTuple):
 class Selector(Protocol):
     """Which way is taken; for some, whether a request is let in at all, and what is learned from answers.
 
-    A selector is a value: what one `learns` is a state that its router keeps, and it changes only by `answered`.
+    A selector is a value: what one `learns` is a state that its router keeps; only `answered` and `ended` change it.
     """
 
-    may_refuse: ClassVar[bool] = False  # whether `refuses` has to be asked
-    learns: ClassVar[bool] = False  # whether `now` depends on the state
+    @property
+    def may_refuse(self) -> bool:
+        """Whether `refuses` has to be asked."""
+        return False
+
+    @property
+    def learns(self) -> bool:
+        """Whether `now` depends on the state."""
+        return False
 
     def select(self, table: QuoteTable) -> int:
         """The row to follow. Equal tables give equal answers; the order of rows does not matter."""
@@ -148,6 +155,10 @@ class Selector(Protocol):
 
     def answered(self, state: Any, ttft_us: int) -> Any:
         """The state after one more first token."""
+        return state
+
+    def ended(self, state: Any, decode_us: int) -> Any:
+        """The state after one more answer has come to its end, so long after its first token."""
         return state
 
 

@@ -244,6 +244,7 @@ class Router:
         self._settle(pending, now_us)
         if self.promotion.ended(event.request_id):
             return self._install(now_us)
+        self.choosing.ended(event.outcome)
         planned = event.outcome.prompt_tokens - pending.decision.plan.reused_blocks * pending.arrived.chain.block_tokens
         if self.policy.learns_pace and event.outcome.computed_tokens == planned:  # else it says nothing of the pace
             self._loads.learn(pending.service, event.outcome)

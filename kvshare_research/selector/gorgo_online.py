@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import log
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import numpy as np
 
@@ -43,8 +43,6 @@ class GorgoOnline(Selector):
     Start and box as published. The noise of a step depends on `seed` and the step alone.
     """
 
-    learns: ClassVar[bool] = True
-
     rtt_weight: float = 0.5
     queue_weight: float = 0.1
     rtt_low: float = 0.05
@@ -68,6 +66,11 @@ class GorgoOnline(Selector):
                 )
         if self.window_requests < 1 or self.hop_requests < 1 or self.seed < 0:
             raise ConfigError("`window_requests` and `hop_requests` are at least 1, `seed` at least 0")
+
+    @property
+    def learns(self) -> bool:
+        """Its weights move."""
+        return True
 
     def select(self, table: QuoteTable) -> int:
         """The row that the start weights choose."""

@@ -188,7 +188,7 @@ def decisions(name: str, tables: list[QuoteTable]) -> list[tuple[int, str]]:
         row = now.select(table)
         made.append((row, now.refuses(table, row, under_way, NOW_US)))
         for _ in range(10):
-            state = selector.answered(state, int(chance.lognormvariate(13, 0.05)))
+            state = selector.ended(selector.answered(state, int(chance.lognormvariate(13, 0.05))), NOW_US // 2)
     return made
 
 

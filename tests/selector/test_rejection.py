@@ -62,6 +62,28 @@ def test_prediction_counts_what_will_decode_when_the_prefill_ends() -> None:
     assert decoding_at(10, [0, 5, 6], [10, 11, 4, 5], 5) == 2  # since 6, and the prefill that ended at 10
 
 
+def test_how_long_answers_decode_is_learned_from_those_that_ended() -> None:
+    """The first counts whole, then a fiftieth of the difference; only prediction asks. With 600 ms, those since -66 ms
+    are gone by 534 ms; with the 1,000 ms that this request's own would take alone they are not."""
+    selector = Mooncake(rejection=replace(RULE, mode="predicted"))
+    state = selector.ended(selector.ended(selector.initial_state(), 550_000), 3_050_000)
+    assert state == 600_000
+    assert selector.learns
+    assert not Mooncake(rejection=RULE).learns
+    assert not Mooncake().may_refuse
+    table, gone = replace(TABLE, decode_us=1_000_000), [UnderWay(2, -66_000, 0)] * 4
+    assert "predicted decode load" in selector.now(selector.initial_state()).refuses(table, HOLDER, gone, 0)
+    assert selector.now(state).refuses(table, HOLDER, gone, 0) == ""
+
+
+def test_a_router_learns_it() -> None:
+    sim = fleet()
+    sim.router.choosing = Choosing(Mooncake(rejection=replace(RULE, mode="predicted", ttft_objective_us=10**9)))
+    ask(sim, 0)
+    (outcome,) = sim.run()
+    assert sim.router.choosing.state == outcome.decode_us > 0
+
+
 def test_an_objective_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="objective"):
         EarlyRejection(ttft_objective_us=0)
