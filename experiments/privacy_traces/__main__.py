@@ -77,28 +77,50 @@ def asked(
         yield request, content(row, index, 0)
 
 
-def played(
-    name: str, trace: TraceWorkload, rows: list[TraceRow], directory: Directory, policy: Disclosure, everybody: bool
-) -> tuple[list[Outcome], Desk]:
-    """All periods; the outcomes of those after the first."""
-    size = BLOCK_TOKENS[name]
-    hasher = Hasher(
-        tenancy=Layered(), directory=directory, ring=KeyRing(RootSecret.from_seed(0)),
-        space=ModelSpace(model="m", dtype="bf16", block_tokens=size), discloses=not isinstance(policy, NeverDisclosure),
-    )  # fmt: skip
-    budget = Budget(epsilon=1e6, delta=1e-5, unit="tenant", population=len(directory.tenants))
-    desk = Desk(policy, SeededNoise(1), Ledger(budget, None), keep_releases=30)
-    sim = fleet(directory, cost=COST, block_tokens=size, block_bytes=size * BYTES_PER_TOKEN)
-    discloser = Discloser(hasher, desk, lambda event: sim.at(sim.now_us, event), lambda: sim.router)
-    each = -(-len(rows) // PERIODS)
-    for index, (request, tokens) in enumerate(asked(trace, rows, directory, everybody)):
-        if index and index % each == 0:
-            discloser.advance(index // each * SECOND)
+class Trace:
+    """The requests of a trace among tenants. A policy that releases what another did is not played again."""
+
+    def __init__(self, name: str, trace: TraceWorkload, rows: list[TraceRow], directory: Directory) -> None:
+        self._size = BLOCK_TOKENS[name]
+        self._trace, self._rows, self._directory = trace, rows, directory
+        self._each = -(-len(rows) // PERIODS)
+        self._hasher = Hasher(
+            tenancy=Layered(), directory=directory, ring=KeyRing(RootSecret.from_seed(0)), discloses=True,
+            space=ModelSpace(model="m", dtype="bf16", block_tokens=self._size),
+        )  # fmt: skip
+        asking = asked(trace, rows, directory, False)
+        self._votes = [(self._hasher.chained(request, tokens)[2], request) for request, tokens in asking]
+        self._played: dict[tuple[object, ...], list[Outcome]] = {}
+
+    def _desk(self, policy: Disclosure) -> Desk:
+        budget = Budget(epsilon=1e6, delta=1e-5, unit="tenant", population=len(self._directory.tenants))
+        return Desk(policy, SeededNoise(1), Ledger(budget, None), keep_releases=30)
+
+    def outcomes(self, policy: Disclosure, everybody: bool) -> tuple[list[Outcome], Desk]:
+        """Of all periods after the first; and the desk as it is at the end."""
+        desk, releases = self._desk(policy), []
+        for index, (offer, request) in enumerate(self._votes):
+            if index and index % self._each == 0:
+                desk.advance(index // self._each * SECOND)
+                releases.append(desk.released)
+            desk.vote(offer, request)
+        key = (everybody, *releases)
+        if key not in self._played:
+            self._played[key] = self._play(policy, everybody)
+        return self._played[key], desk
+
+    def _play(self, policy: Disclosure, everybody: bool) -> list[Outcome]:
+        sim = fleet(self._directory, cost=COST, block_tokens=self._size, block_bytes=self._size * BYTES_PER_TOKEN)
+        hasher = replace(self._hasher, discloses=not isinstance(policy, NeverDisclosure))
+        discloser = Discloser(hasher, self._desk(policy), lambda event: sim.at(sim.now_us, event), lambda: sim.router)
+        for index, (request, tokens) in enumerate(asked(self._trace, self._rows, self._directory, everybody)):
+            if index and index % self._each == 0:
+                discloser.advance(index // self._each * SECOND)
+                sim.run()
+            made, chain = discloser.arrive(request, tokens, 0)
+            sim.inject(replace(made, arrival_us=sim.now_us + GAP_US), chain)
             sim.run()
-        made, chain = discloser.arrive(request, tokens, 0)
-        sim.inject(replace(made, arrival_us=sim.now_us + GAP_US), chain)
-        sim.run()
-    return [o for o in sim.outcomes if o.request_id > each], desk
+        return [o for o in sim.outcomes if o.request_id > self._each]
 
 
 def main(given: argparse.Namespace) -> int:
@@ -106,11 +128,11 @@ def main(given: argparse.Namespace) -> int:
     name, kind = given.trace, KINDS[given.trace]
     trace = kind(data_root=os.environ.get("KVSHARE_DATA"))
     rows = list(trace.rows(Reading()))[: given.requests]
-    directory = directory_of(given.tenants)
+    played = Trace(name, trace, rows, directory_of(given.tenants))
     found: dict[str, Row] = {}
     for title, policy in policies(SECOND).items():
         everything = title == EVERYTHING
-        outcomes, desk = played(name, trace, rows, directory, policy, everything)
+        outcomes, desk = played.outcomes(policy, everything)
         found.setdefault(title, Row()).add(outcomes, desk, everything)
         print(".", end="", file=sys.stderr, flush=True)
     print(

@@ -30,6 +30,7 @@ from kvshare_research.cost.ttft import TtftCost
 from kvshare_research.disclosure.noise import SeededNoise
 from kvshare_research.driver.simulator import Simulator
 from kvshare_research.driver.simulator_engine import EngineModel
+from kvshare_research.guard.disclosing import Offer
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.layered import Layered
 from kvshare_research.guard.namespace import ModelSpace
@@ -107,7 +108,16 @@ class Town:
             space=ModelSpace(model="m", dtype="fp32", block_tokens=BLOCK_TOKENS),
         )  # fmt: skip
         self.lengths = np.clip(rng.lognormal(3.0, 0.7, TEMPLATES).astype(int), 4, 80) * BLOCK_TOKENS
+        self.votes: list[tuple[Offer | None, Request]] = []
         self.uses = [rng.choice(TEMPLATES, rng.geometric(1 / 3), p=popularity) for _ in range(tenants)]
+
+    def vote(self, desk: Desk, seed: int) -> None:
+        """All votes of day one are on the desk; they are worked out once."""
+        if not self.votes:
+            asked = self.day(2 * seed)
+            self.votes = [(self.hasher.chained(request, tokens)[2], request) for request, tokens in asked]
+        for offer, request in self.votes:
+            desk.vote(offer, request)
 
     def day(self, seed: int, everybody: bool = False) -> list[tuple[Request, np.ndarray]]:
         """Each tenant asks with each of its templates once or twice, in random order."""
@@ -135,8 +145,7 @@ def played(town: Town, policy: Disclosure, seed: int, everybody: bool = False) -
     """Day two under what day one's votes released."""
     budget = Budget(epsilon=100.0, delta=1e-5, unit="tenant", population=len(town.directory.tenants))
     desk = Desk(policy, SeededNoise(seed), Ledger(budget, None))
-    for request, tokens in town.day(2 * seed):
-        desk.vote(town.hasher.chained(request, tokens)[2], request)
+    town.vote(desk, seed)
     desk.advance(DAY_US)
     sim = fleet(town.directory)
     sim.at(0, m.PrefixesReleased(prefixes=desk.prefixes()))
@@ -152,9 +161,10 @@ def main(given: argparse.Namespace) -> int:
     """Prints a row per policy."""
     rows: dict[str, Row] = {}
     for seed in range(given.seeds):
+        town = Town(given.tenants, seed)
         for title, policy in policies(DAY_US).items():
             everything = title == EVERYTHING
-            outcomes, desk = played(Town(given.tenants, seed), policy, seed, everything)
+            outcomes, desk = played(town, policy, seed, everything)
             rows.setdefault(title, Row()).add(outcomes, desk, everything)
             print(".", end="", file=sys.stderr, flush=True)
     print(f"\nsimulated: {given.tenants} tenants, {TEMPLATES} templates, {NODES} nodes, {given.seeds} seeds")
