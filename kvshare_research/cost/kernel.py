@@ -31,6 +31,7 @@ from kvshare_research.core.splitting import (
 from . import sheet as sheets
 from .sheet import (
     DEPTH,
+    INFLIGHT_BYTES,
     PACE_PERMILLE,
     READ_PS_PER_BYTE,
     Given,
@@ -39,6 +40,7 @@ from .sheet import (
     age_us,
     believed,
     block_ps,
+    line_up,
     merging_us,
     pull_us,
     put_row,
@@ -99,7 +101,7 @@ class Room(NamedTuple):
     """Scratch for one executor, kept for the next. Given from outside: compiled code that allocates nothing need not
     count references, which would be half of its time."""
 
-    wide: Ints  # [PULL_ROWS + 1, node]: pulls from holders of more than the executor has, by node; the holders
+    wide: Ints  # [PULL_ROWS + 2, node]: pulls from holders of more than the executor has; holders and their ends
     narrow: Ints  # [9, sources_max]: four rows of sources, three of those able, their counts, the best pulls
     pieces: Ints  # [piece, (source, start, end)]
 
@@ -107,7 +109,7 @@ class Room(NamedTuple):
 def room_for(node_count: int, sources_max: int) -> Room:
     """Enough for every executor."""
     return Room(
-        np.empty((PULL_ROWS + 1, node_count), np.int64),
+        np.empty((PULL_ROWS + 2, node_count), np.int64),
         np.empty((9, sources_max), np.int64),
         np.empty((sources_max * sources_max, 3), np.int64),
     )
@@ -188,67 +190,102 @@ def put_split(sheet: Sheet, row: int, executor: int, resident: int, pull: Ints) 
     return 1
 
 
-def rank(times: Ints, ranked: Ints) -> None:
-    """`ranked` holds the positions of the least of `times`, least first, the earlier one on a tie."""
-    room = len(ranked)
-    for i in range(len(times)):
-        k = min(i, room)
-        while k > 0 and times[ranked[k - 1]] > times[i]:
-            if k < room:
-                ranked[k] = ranked[k - 1]
-            k -= 1
-        if k < room:
-            ranked[k] = i
+def rank(pulls: Ints, column: int, ranked: Ints) -> None:
+    """`ranked`, which names the quickest of the columns before `column`, takes it in; the lower node on a tie."""
+    source, time_us = pulls[SOURCE, column], pulls[TTFT_US, column]
+    k = min(column, len(ranked))
+    while k > 0:
+        other = ranked[k - 1]
+        ahead = pulls[TTFT_US, other] - time_us
+        if ahead < 0 or (ahead == 0 and pulls[SOURCE, other] < source):
+            break
+        if k < len(ranked):
+            ranked[k] = other
+        k -= 1
+    if k < len(ranked):
+        ranked[k] = column
 
 
-def quote_pulls(sheet: Sheet, executor: int, resident: int, pulls: Ints) -> int:
-    """Columns of `pulls` for every holder of more than `executor` has, by node; returns how many."""
-    depth, read, links = sheet.nodes[DEPTH], sheet.nodes[READ_PS_PER_BYTE], sheet.links
-    count = 0
-    for source in sheet.holders:
-        pulled = depth[source] - resident
-        if pulled > 0:
-            rate_ps, ahead_bytes = rate_high_ps(links, source, executor), links.inflight_bytes[executor, source]
-            start_ps = setup_ps(rtt_high_us(links, source, executor), ahead_bytes, rate_ps)
-            per_block_ps = block_ps(sheet.job, rate_ps + read[source])
-            fetched_ps = fetch_ps(start_ps, pulled, per_block_ps)
-            pulls[SOURCE, count] = source
-            pulls[SETUP_PS, count] = start_ps
-            pulls[BLOCK_PS, count] = per_block_ps
-            pulls[FETCHED_PS, count] = fetched_ps
-            pulls[TTFT_US, count] = pull_us(sheet, executor, source, resident, fetched_ps)
-            count += 1
-    return count
+def least_pull_us(sheet: Sheet, executor: int, source: int, resident: int) -> int:
+    """No pull from a node as deep as `source` takes less: as over the best link that any two nodes have."""
+    rate_ps = sheet.links.rate_least_ps
+    start_ps = setup_ps(sheet.links.rtt_least_us, 0, rate_ps)
+    pulled = sheet.nodes[DEPTH, source] - resident
+    return pull_us(sheet, executor, source, resident, fetch_ps(start_ps, pulled, block_ps(sheet.job, rate_ps)))
 
 
-def deepest_of(sheet: Sheet, pulls: Ints, best: int) -> int:
-    """The column of `pulls` that brings most blocks, the quickest of equals, `best` or the first on a tie."""
-    depth = sheet.nodes[DEPTH]
-    deepest = best
+def put_pull(sheet: Sheet, executor: int, source: int, resident: int, pulls: Ints, column: int) -> None:
+    """`column` of `pulls` is pulling all that `source` has beyond `resident`."""
+    links, pulled = sheet.links, sheet.nodes[DEPTH, source] - resident
+    rate_ps, ahead_bytes = rate_high_ps(links, source, executor), links.links[executor, source, INFLIGHT_BYTES]
+    start_ps = setup_ps(rtt_high_us(links, source, executor), ahead_bytes, rate_ps)
+    per_block_ps = block_ps(sheet.job, rate_ps + sheet.nodes[READ_PS_PER_BYTE, source])
+    fetched_ps = fetch_ps(start_ps, pulled, per_block_ps)
+    pulls[SOURCE, column] = source
+    pulls[SETUP_PS, column] = start_ps
+    pulls[BLOCK_PS, column] = per_block_ps
+    pulls[FETCHED_PS, column] = fetched_ps
+    pulls[TTFT_US, column] = pull_us(sheet, executor, source, resident, fetched_ps)
+
+
+def quote_pulls(sheet: Sheet, executor: int, resident: int, pulls: Ints, ranked: Ints) -> tuple[int, int]:
+    """Columns of `pulls` for holders of more than `executor` has, the quickest in `ranked`; returns how many columns,
+    and that which brings most blocks (the quickest of equals, then the lower node).
+
+    A holder is left out if by `least_pull_us` it could not rank. Exact, since the deepest come first: those left out of
+    them are behind others as deep. So of a thousand holders, few are priced.
+    """
+    depth, holders = sheet.nodes[DEPTH], sheet.holders
+    count, deepest, at = 0, 0, 0
+    blocks, least_us = 0, 0
+    while at < len(holders):
+        source = holders[at]
+        if depth[source] <= resident:
+            at = sheet.ends[at]
+            continue
+        if count >= len(ranked) and sheet.job.every_source == 0:
+            if depth[source] != blocks:
+                blocks, least_us = depth[source], least_pull_us(sheet, executor, source, resident)
+            worst = ranked[len(ranked) - 1]
+            behind = least_us - pulls[TTFT_US, worst]
+            if behind > 0 or (behind == 0 and source > pulls[SOURCE, worst]):
+                at = sheet.ends[at]
+                continue
+        put_pull(sheet, executor, source, resident, pulls, count)
+        rank(pulls, count, ranked)
+        gain = depth[source] - depth[pulls[SOURCE, deepest]]
+        if gain > 0 or (gain == 0 and pulls[TTFT_US, count] < pulls[TTFT_US, deepest]):
+            deepest = count
+        count += 1
+        at += 1
+    return count, deepest
+
+
+def put_pulls(sheet: Sheet, row: int, executor: int, resident: int, pulls: Ints, best: int, deepest: int) -> int:
+    """From row `row` on, the PULL rows that are quoted, by source; returns how many."""
+    first = row
+    low, high = (deepest, best) if pulls[SOURCE, deepest] < pulls[SOURCE, best] else (best, deepest)
     for i in range(pulls.shape[1]):
-        gain = depth[pulls[SOURCE, i]] - depth[pulls[SOURCE, deepest]]
-        if gain > 0 or (gain == 0 and pulls[TTFT_US, i] < pulls[TTFT_US, deepest]):
-            deepest = i
-    return deepest
+        column = i if sheet.job.every_source == 1 else (low, high)[min(i, 1)]
+        source = pulls[SOURCE, column]
+        pulled = sheet.nodes[DEPTH, source] - resident
+        put_row(sheet, row, PULL, executor, source, resident, 0, pulled, pulls[FETCHED_PS, column])
+        row += 1
+        if sheet.job.every_source == 0 and column == high:
+            break
+    return row - first
 
 
 def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room: Room) -> int:
     """From row `row` on, every allowed way that moves bytes to `executor`; returns how many rows."""
-    pull_count = quote_pulls(sheet, executor, resident, room.wide)
+    pull_count, deepest = quote_pulls(sheet, executor, resident, room.wide[:PULL_ROWS], room.narrow[8])
     if pull_count == 0:
         return 0
     pulls, ranked = room.wide[:PULL_ROWS, :pull_count], room.narrow[8, :pull_count]
-    rank(pulls[TTFT_US], ranked)
     best = ranked[0]
     first = row
     if may(sheet, PULL):
-        deepest = deepest_of(sheet, pulls, best)
-        for i in range(pull_count):
-            if sheet.job.every_source == 1 or i in (best, deepest):
-                source = pulls[SOURCE, i]
-                pulled = sheet.nodes[DEPTH, source] - resident
-                put_row(sheet, row, PULL, executor, source, resident, 0, pulled, pulls[FETCHED_PS, i])
-                row += 1
+        row += put_pulls(sheet, row, executor, resident, pulls, best, deepest)
     if may(sheet, MULTI_PULL) and len(ranked) > 1:
         row += put_multi(sheet, row, executor, resident, pulls, ranked, room)
     if may(sheet, SPLIT):
@@ -258,9 +295,9 @@ def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room
 
 def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints, room: Room) -> int:
     """All rows are written to `out`, executor by executor at its own pace, and their `pieces`; returns how many."""
-    holders = room.wide[PULL_ROWS]
-    holders = holders[: seat(given, holders)]
-    sheet = Sheet(out, pieces, given.nodes, holders, given.links, given.coefficients, given.job)
+    ends = room.wide[PULL_ROWS + 1]
+    holders = room.wide[PULL_ROWS, : seat(given, room.wide[PULL_ROWS], ends)]
+    sheet = Sheet(out, pieces, given.nodes, holders, ends, given.links, given.coefficients, given.job)
     fetching = may(sheet, PULL) or may(sheet, MULTI_PULL) or may(sheet, SPLIT)
     row = 0
     pace_permille = -1
@@ -268,7 +305,7 @@ def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints, room: Room
         if given.nodes[PACE_PERMILLE, executor] != pace_permille:
             pace_permille = given.nodes[PACE_PERMILLE, executor]
             own = paced(given.coefficients, pace_permille)
-            sheet = Sheet(out, pieces, given.nodes, holders, given.links, own, given.job)
+            sheet = Sheet(out, pieces, given.nodes, holders, ends, given.links, own, given.job)
         put_row(sheet, row, RECOMPUTE, executor, NO_NODE, 0, 0, 0, 0)
         row += 1
         resident = sheet.nodes[DEPTH, executor]
@@ -291,8 +328,20 @@ def compiled() -> Callable[[Given, Ints, Ints, Ints, Room], int]:
 
     formulas = (paced, prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us)
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
-    prices = (believed, age_us, rtt_high_us, rate_high_ps, seat, block_ps, merging_us, pull_us, put_row)
-    here = (may, deal, dealt_ps, rank, put_multi, put_split, quote_pulls, deepest_of, put_ways_to_fetch)
+    prices = (believed, age_us, rtt_high_us, rate_high_ps, line_up, seat, block_ps, merging_us, pull_us, put_row)
+    here = (
+        may,
+        deal,
+        dealt_ps,
+        put_multi,
+        put_split,
+        rank,
+        least_pull_us,
+        put_pull,
+        quote_pulls,
+        put_pulls,
+        put_ways_to_fetch,
+    )
     for function in (*formulas, *splits, *prices, *here, fill_rows):
         register_jitable(error_model="numpy", forceinline=True)(function)
     files = (costing.__file__, splitting.__file__, sheets.__file__, __file__)

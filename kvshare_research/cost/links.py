@@ -19,9 +19,20 @@ from kvshare_research.core.costing import PS_PER_US
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import LinkRow
 
-from .sheet import LinkState, believed
+from .sheet import (
+    INFLIGHT_BYTES,
+    LINK_FIELDS,
+    MEASURED,
+    RATE,
+    RATE_DEVIATION,
+    RATED,
+    RTT,
+    RTT_DEVIATION,
+    LinkState,
+    believed,
+)  # fmt: skip
 
-Matrix = NDArray[np.int64]  # [reader, source], or layers of such: a quote goes along the sources of one reader
+Matrix = NDArray[np.int64]  # [reader, source, field]: a quote goes along the sources of one reader
 FIELDS = ("rtt_us", "rtt_high_us", "ps_per_byte", "ps_per_byte_high", "inflight_bytes")  # of `LinkRow`
 
 
@@ -36,16 +47,17 @@ class LinkMatrix(Sequence[tuple[LinkRow, ...]]):
     def layers(self) -> Matrix:
         """int64 [field, reader, source] with the fields of `LinkRow` in their order; diagonals are 0."""
         s = self.state
-        age_us = np.where(s.measured_us < 0, 0, np.clip(s.now_us - s.measured_us, 0, s.stale_us))
-        rtt_high = believed(s.rtt_us, s.rtt_deviation_us, s.deviations, age_us, s.stale_us)
-        rate_high = believed(s.ps_per_byte, s.rate_deviation_ps, s.deviations, age_us, s.stale_us)
-        layers = np.stack((s.rtt_us, rtt_high, s.ps_per_byte, rate_high, s.inflight_bytes))
+        of = np.moveaxis(s.links, 2, 0)
+        age_us = np.where(of[MEASURED] < 0, 0, np.clip(s.now_us - of[MEASURED], 0, s.stale_us))
+        rtt_high = believed(of[RTT], of[RTT_DEVIATION], s.deviations, age_us, s.stale_us)
+        rate_high = believed(of[RATE], of[RATE_DEVIATION], s.deviations, age_us, s.stale_us)
+        layers = np.stack((of[RTT], rtt_high, of[RATE], rate_high, of[INFLIGHT_BYTES]))
         diagonal = np.arange(len(self))
         layers[:, diagonal, diagonal] = 0
         return layers
 
     def __len__(self) -> int:
-        return len(self.state.rtt_us)
+        return len(self.state.links)
 
     @overload
     def __getitem__(self, source: int) -> tuple[LinkRow, ...]: ...
@@ -67,10 +79,19 @@ def matrix_of(links: Sequence[Sequence[LinkRow]]) -> LinkMatrix:
     cells = [
         (r.rtt_us, r.rtt_high_us, r.ps_per_byte, r.ps_per_byte_high, r.inflight_bytes) for row in links for r in row
     ]
-    layers = np.array(cells, np.int64).reshape(count, count, 5).transpose(2, 1, 0)
-    rtt, rtt_high, rate, rate_high, inflight = (np.ascontiguousarray(layer) for layer in layers)
-    never = np.full((count, count), -1, np.int64)  # so the quantile is the mean and one deviation, as given
-    return LinkMatrix(LinkState(rtt, rtt_high - rtt, rate, rate_high - rate, inflight, never, 0, 1, 1))
+    given = np.array(cells, np.int64).reshape(count, count, 5).transpose(1, 0, 2)
+    table = np.zeros((count, count, LINK_FIELDS), np.int64)
+    table[:, :, [RTT, RATE, INFLIGHT_BYTES]] = given[:, :, [0, 2, 4]]
+    table[:, :, [RTT_DEVIATION, RATE_DEVIATION]] = given[:, :, [1, 3]] - given[:, :, [0, 2]]
+    table[:, :, MEASURED] = -1  # so the quantile is the mean and one deviation, as given
+    least = _least(given)
+    return LinkMatrix(LinkState(table, 0, 1, 1, int(least[1]), int(least[3])))
+
+
+def _least(table: Matrix) -> Matrix:
+    """The least of each field over all links between two nodes."""
+    least: Matrix = np.min(table[~np.eye(len(table), dtype=bool)], axis=0, initial=np.iinfo(np.int64).max)
+    return least
 
 
 @final
@@ -90,84 +111,70 @@ class LinkModel:
                 raise ConfigError(f"`{name}` of the link model is {getattr(self, name)}, expected >= {least}")
 
 
-def _learn(mean: Matrix, deviation: Matrix, at: tuple[int, int], sample: int, first: bool) -> None:
+def _learn(link: Matrix, mean_at: int, sample: int, first: bool) -> None:
     """RFC 6298 section 2, in whole numbers: the first sample sets the mean and half of it as deviation."""
-    if first:
-        mean[at], deviation[at] = sample, sample // 2
-        return
-    old_mean, old_deviation = int(mean[at]), int(deviation[at])
-    error = sample - old_mean
-    mean[at] = old_mean + error // 8
-    deviation[at] = old_deviation + (abs(error) - old_deviation) // 4
+    mean, deviation = int(link[mean_at]), int(link[mean_at + 1])
+    error = sample - mean
+    link[mean_at] = sample if first else mean + error // 8
+    link[mean_at + 1] = sample // 2 if first else deviation + (abs(error) - deviation) // 4
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkTable:
     """The state of all directed links of one router. It has one owner, and a change is made in place: of a thousand
-    nodes the matrices are too large to be copied at every request."""
+    nodes the table is too large to be copied at every request."""
 
     model: LinkModel
-    rtt_us: Matrix
-    rtt_deviation_us: Matrix
-    ps_per_byte: Matrix
-    rate_deviation_ps: Matrix
-    inflight_bytes: Matrix
-    measured_us: Matrix  # when the link was last measured, -1 if never
-    rated: Matrix  # 1 where a rate was measured
+    links: Matrix  # the fields of `LinkState.links`; RATED is 1 where a rate was measured
+    least: Matrix  # by field: no mean between two nodes was ever less
 
     @classmethod
     def start(cls, node_count: int, model: LinkModel) -> LinkTable:
         """Links as the model assumes them, nothing under way."""
+        every = np.full((node_count, node_count), 1, np.int64)
+        return cls.known(
+            model, model.rtt_us * every, model.rtt_us // 2 * every, model.ps_per_byte * every,
+            model.ps_per_byte // 2 * every,
+        )  # fmt: skip
 
-        def all_links(value: int) -> Matrix:
-            return np.full((node_count, node_count), value, np.int64)
-
-        return cls(
-            model=model,
-            rtt_us=all_links(model.rtt_us),
-            rtt_deviation_us=all_links(model.rtt_us // 2),
-            ps_per_byte=all_links(model.ps_per_byte),
-            rate_deviation_ps=all_links(model.ps_per_byte // 2),
-            inflight_bytes=all_links(0),
-            measured_us=all_links(-1),
-            rated=all_links(0),
-        )
+    @classmethod
+    def known(
+        cls, model: LinkModel, rtt_us: Matrix, rtt_deviation_us: Matrix, rate_ps: Matrix, rate_deviation_ps: Matrix
+    ) -> LinkTable:
+        """Links of these means and deviations, [reader, source] each, nothing under way."""
+        table = np.zeros((*rtt_us.shape, LINK_FIELDS), np.int64)
+        table[:, :, RTT], table[:, :, RTT_DEVIATION] = rtt_us, rtt_deviation_us
+        table[:, :, RATE], table[:, :, RATE_DEVIATION] = rate_ps, rate_deviation_ps
+        table[:, :, MEASURED] = -1
+        return cls(model=model, links=table, least=_least(table))
 
     def measured(self, source: int, reader: int, bytes_moved: int, elapsed_us: int, now_us: int) -> LinkTable:
         """This table with one more measurement of source -> reader; `bytes_moved` 0 is a bare round trip.
 
         The rate of a transfer is what is left of its time after the mean round trip.
         """
-        at = (reader, source)
-        known = self.measured_us[at] >= 0
-        self.measured_us[at] = now_us
+        link = self.links[reader, source]
+        known = link[MEASURED] >= 0
+        link[MEASURED] = now_us
         if bytes_moved == 0:
-            _learn(self.rtt_us, self.rtt_deviation_us, at, elapsed_us, not known)
+            _learn(link, RTT, elapsed_us, not known)
         elif bytes_moved >= self.model.rate_bytes_min:
-            sample = max(0, elapsed_us - int(self.rtt_us[at])) * PS_PER_US // bytes_moved
-            _learn(self.ps_per_byte, self.rate_deviation_ps, at, sample, not self.rated[at])
-            self.rated[at] = 1
+            sample = max(0, elapsed_us - int(link[RTT])) * PS_PER_US // bytes_moved
+            _learn(link, RATE, sample, not link[RATED])
+            link[RATED] = 1
+        np.minimum(self.least, link, out=self.least)
         return self
 
     def sending(self, source: int, reader: int, byte_count: int) -> LinkTable:
         """This table with `byte_count` more bytes under way on source -> reader (negative: they have arrived)."""
-        at = (reader, source)
-        self.inflight_bytes[at] = max(0, int(self.inflight_bytes[at]) + byte_count)
+        under_way = max(0, int(self.links[reader, source, INFLIGHT_BYTES]) + byte_count)
+        self.links[reader, source, INFLIGHT_BYTES] = under_way
         return self
 
     def matrix(self, now_us: int) -> LinkMatrix:
         """All links as they are believed to be at `now_us`."""
+        model, least = self.model, self.least
         return LinkMatrix(
-            LinkState(
-                self.rtt_us,
-                self.rtt_deviation_us,
-                self.ps_per_byte,
-                self.rate_deviation_ps,
-                self.inflight_bytes,
-                self.measured_us,
-                now_us,
-                self.model.deviations,
-                self.model.stale_us,
-            )
+            LinkState(self.links, now_us, model.deviations, model.stale_us, int(least[RTT]), int(least[RATE]))
         )

@@ -48,19 +48,22 @@ ALIVE, QUEUED_WORK_US, QUEUED_TOKENS, QUEUED_REQUESTS, PACE_PERMILLE = range(5) 
 DEPTH, READ_PS_PER_BYTE, ROUTE_US, RTT_US = range(5, NODE_ROWS)
 
 
-class LinkState(NamedTuple):
-    """All directed links: int64 [reader, source] each, and how they are weighed at `now_us`."""
+# Fields of a link; eight, so that one link is one line of the cache.
+RTT, RTT_DEVIATION, RATE, RATE_DEVIATION, INFLIGHT_BYTES, MEASURED, RATED = range(7)
+LINK_FIELDS = 8
 
-    rtt_us: Ints
-    rtt_deviation_us: Ints
-    ps_per_byte: Ints
-    rate_deviation_ps: Ints
-    inflight_bytes: Ints
-    measured_us: Ints  # -1: never
+
+class LinkState(NamedTuple):
+    """All directed links, and how they are weighed at `now_us`. Times in us, rates in ps per byte."""
+
+    links: Ints  # [reader, source, field]; MEASURED is -1 for never
     now_us: int
     deviations: int
     stale_us: int
+    rtt_least_us: int = 0  # no link between two nodes is believed to be quicker than this,
+    rate_least_ps: int = 0  # or to take less time per byte
     sees_rtt: int = 1  # 0: round trips are priced as nothing
+    sees_rate: int = 1  # 0: bytes are
 
 
 class Job(NamedTuple):
@@ -98,7 +101,8 @@ class Sheet(NamedTuple):
     out: Ints  # [column, row]
     pieces: Ints  # [executor, piece, (source, start, end)]; an empty piece is none
     nodes: Ints  # [NODE_ROWS, node]; the depth of a node that may not serve as a source is 0
-    holders: Ints  # the nodes whose depth is not 0
+    holders: Ints  # the nodes whose depth is not 0, in the order of `line_up`
+    ends: Ints
     links: LinkState
     coefficients: PrefillCoefficients  # of the executor at hand
     job: Job
@@ -109,42 +113,61 @@ def believed(mean: Amount, deviation: Amount, deviations: int, age_us: Amount, s
     return mean + deviations * deviation + mean * age_us // (2 * stale_us)
 
 
-def age_us(links: LinkState, source: int, reader: int) -> int:
+def age_us(state: LinkState, source: int, reader: int) -> int:
     """How long ago the link was last measured, at most `stale_us`; 0 for one never measured."""
-    measured_us = int(links.measured_us[reader, source])
-    return 0 if measured_us < 0 else min(max(links.now_us - measured_us, 0), links.stale_us)
+    measured_us = int(state.links[reader, source, MEASURED])
+    return 0 if measured_us < 0 else min(max(state.now_us - measured_us, 0), state.stale_us)
 
 
-def rtt_high_us(links: LinkState, source: int, reader: int) -> int:
+def rtt_high_us(state: LinkState, source: int, reader: int) -> int:
     """Upper quantile of the round trip; a node has none to itself."""
-    if source == reader or links.sees_rtt == 0:
+    if source == reader or state.sees_rtt == 0:
         return 0
-    mean, deviation = int(links.rtt_us[reader, source]), int(links.rtt_deviation_us[reader, source])
-    return believed(mean, deviation, links.deviations, age_us(links, source, reader), links.stale_us)
+    mean, deviation = int(state.links[reader, source, RTT]), int(state.links[reader, source, RTT_DEVIATION])
+    return believed(mean, deviation, state.deviations, age_us(state, source, reader), state.stale_us)
 
 
-def rate_high_ps(links: LinkState, source: int, reader: int) -> int:
+def rate_high_ps(state: LinkState, source: int, reader: int) -> int:
     """Upper quantile of the time per byte, between two nodes."""
-    mean, deviation = int(links.ps_per_byte[reader, source]), int(links.rate_deviation_ps[reader, source])
-    return believed(mean, deviation, links.deviations, age_us(links, source, reader), links.stale_us)
+    if state.sees_rate == 0:
+        return 0
+    mean, deviation = int(state.links[reader, source, RATE]), int(state.links[reader, source, RATE_DEVIATION])
+    return believed(mean, deviation, state.deviations, age_us(state, source, reader), state.stale_us)
 
 
-def seat(given: Given, holders: Ints) -> int:
+def seat(given: Given, holders: Ints, ends: Ints) -> int:
     """`nodes` has depths (of the longest run, in the quickest tier of equals) and round trips, `holders` begins with
-    the nodes that hold anything; returns how many."""
-    job, nodes, links = given.job, given.nodes, given.links
+    the nodes that hold anything, as `line_up` orders them; returns how many."""
+    job, nodes = given.job, given.nodes
     depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]
     for i in range(given.runs.shape[1]):
         node, blocks, rate = given.runs[0, i], min(given.runs[2, i], job.cap_blocks), given.read_ps_per_byte[i]
         if nodes[ALIVE, node] and (blocks > depth[node] or (blocks == depth[node] > 0 and rate < read[node])):
             depth[node], read[node] = blocks, rate
-    count = 0
     for node in range(len(depth)):
-        nodes[ROUTE_US, node] = rtt_high_us(links, job.ingress, node)
-        nodes[RTT_US, node] = 0 if node == job.ingress else links.rtt_us[node, job.ingress]
-        if depth[node] > 0:
-            holders[count] = node
-            count += 1
+        nodes[ROUTE_US, node] = rtt_high_us(given.links, job.ingress, node)
+        nodes[RTT_US, node] = 0 if node == job.ingress else given.links.links[node, job.ingress, RTT]
+    return line_up(depth, job.every_source, holders, ends)
+
+
+def line_up(depth: Ints, every_source: int, holders: Ints, ends: Ints) -> int:
+    """`holders` begins with the nodes that hold anything: the deepest first, equally deep ones by node, ends[i] being
+    where those as deep as holder i end; with `every_source` all by node, each by itself. Returns how many."""
+    count = 0
+    deep = 0
+    for node in range(len(depth)):
+        deep = max(deep, depth[node])
+    while deep > 0:
+        first, below = count, 0
+        for node in range(len(depth)):
+            if depth[node] == deep or (every_source == 1 and depth[node] > 0):
+                holders[count] = node
+                count += 1
+            elif below < depth[node] < deep:
+                below = depth[node]
+        for i in range(first, count):
+            ends[i] = i + 1 if every_source == 1 else count
+        deep = below
     return count
 
 

@@ -21,6 +21,7 @@ from .sheet import (
     ALIVE,
     COLUMNS,
     DEPTH,
+    LINK_FIELDS,
     NODE_ROWS,
     PACE_PERMILLE,
     QUEUED_REQUESTS,
@@ -96,7 +97,7 @@ class TtftCost(Cost):
         request, chain = given.request, given.chain
         token_count, block_tokens = request.token_count, chain.block_tokens
         links = self._links(given)
-        node_count = len(links.rtt_us)
+        node_count = len(links.links)
         cap = min((token_count - 1) // block_tokens, chain.block_count, given.verdict.readable_blocks)
         loads = load_table(given.loads)
         nodes = self._nodes(loads, node_count)
@@ -151,10 +152,9 @@ class TtftCost(Cost):
         """What the kernel reads of the links, blinded as configured."""
         state = matrix_of(given.links).state
         if self.no_rtt:
-            state = state._replace(sees_rtt=0)
+            state = state._replace(sees_rtt=0, rtt_least_us=0)
         if self.no_bandwidth:
-            nothing = np.zeros_like(state.ps_per_byte)
-            state = state._replace(ps_per_byte=nothing, rate_deviation_ps=nothing)
+            state = state._replace(sees_rate=0, rate_least_ps=0)
         return state
 
     def _nodes(self, loads: LoadTable, node_count: int) -> Ints:
@@ -171,7 +171,6 @@ class TtftCost(Cost):
 
 def prepare() -> None:
     """The loop behind a quote is compiled (seconds, once per version of its source); no decision waits for it."""
-    one = np.zeros((1, 1), np.int64)
     compiled()(
         Given(
             PrefillCoefficients(0, 0, 0, 0, 0),
@@ -179,7 +178,7 @@ def prepare() -> None:
             np.zeros((3, 0), np.int64),
             np.zeros(0, np.int64),
             np.zeros((NODE_ROWS, 1), np.int64),
-            LinkState(one, one, one, one, one, one, 0, 0, 1),
+            LinkState(np.zeros((1, 1, LINK_FIELDS), np.int64), 0, 0, 1),
         ),
         np.zeros(0, np.int64),
         np.zeros((len(COLUMNS), 1), np.int64),

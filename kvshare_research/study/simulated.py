@@ -98,8 +98,7 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
     links = link_rows(component(plain, "link"), nodes)
     if nodes > 1:
         first = links[0][1]
-        router.links = LinkTable.start(nodes, LinkModel(rtt_us=first.rtt_us, ps_per_byte=first.ps_per_byte))
-        router.links = _known(router.links, links)
+        router.links = _known(LinkModel(rtt_us=first.rtt_us, ps_per_byte=first.ps_per_byte), links)
     cost = priced(plain)
     truth = coefficients_of(cost) if driver.prefill is None else driver.prefill.coefficients
     simulator = _kind(plain, router.policy.selector)(
@@ -154,7 +153,7 @@ def block_tokens_of(run: Run, config: Mapping[str, Any]) -> int:
     return given or own or int(config["engine"]["block_tokens"])
 
 
-def _known(table: LinkTable, links: list[list[Any]]) -> LinkTable:
+def _known(model: LinkModel, links: list[list[Any]]) -> LinkTable:
     """The router starts with the true means of all links."""
     import numpy as np
 
@@ -163,7 +162,7 @@ def _known(table: LinkTable, links: list[list[Any]]) -> LinkTable:
     high = np.array([[row.rtt_high_us for row in rows] for rows in readers], np.int64)
     rate = np.array([[row.ps_per_byte for row in rows] for rows in readers], np.int64)
     spread = np.maximum(0, high - rtt) // 2
-    return replace(table, rtt_us=rtt, rtt_deviation_us=spread, ps_per_byte=rate, rate_deviation_ps=np.zeros_like(rate))
+    return LinkTable.known(model, rtt, spread, rate, np.zeros_like(rate))
 
 
 @dataclass(slots=True, kw_only=True)

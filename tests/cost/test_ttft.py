@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import pickle
+import random
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf
 from kvshare_research.core import costing, splitting
 from kvshare_research.core.costing import fetch_ps, prefill_ps, setup_ps, up_to_us
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.nouns import NO_NODE, Action, QuoteTable
+from kvshare_research.core.nouns import NO_NODE, Action, LinkRow, QuoteTable, Run
 from kvshare_research.core.ports import QuoteInput
 from kvshare_research.cost import kernel, sheet, ttft
 from kvshare_research.cost.links import matrix_of
@@ -242,6 +243,43 @@ def test_the_compiled_loop_equals_the_plain_one(seed: int) -> None:
     for name in COLUMN_NAMES:
         assert np.array_equal(getattr(fast, name), getattr(plain, name)), name
     assert tuple(fast.pieces) == tuple(plain.pieces)
+
+
+def alike_input(seed: int) -> QuoteInput:
+    """Many holders of few depths over links of which most are equal: times tie, and most holders can be left out."""
+    given = random_input(seed, 30)
+    draw, common = random.Random(seed), LinkRow(rtt_us=1, rtt_high_us=1, ps_per_byte=1, ps_per_byte_high=1)
+    blocks = max(1, given.request.token_count // given.chain.block_tokens)
+    depths = [draw.randint(1, blocks) for _ in range(draw.choice([1, 3]))]
+    runs = tuple(
+        Run(node=node, tier=draw.choice([0, 0, 1]), block_count=draw.choice(depths))
+        for node in range(len(given.loads))
+        if draw.random() < 0.8
+    )
+    links = tuple(tuple(common if draw.random() < 0.85 else link for link in row) for row in given.links)
+    actions = frozenset({*given.actions, Action.PULL})
+    return replace(given, verdict=replace(given.verdict, runs=runs), links=links, actions=actions)
+
+
+@given(SEEDS)
+@settings(max_examples=150, deadline=None)
+def test_a_holder_that_is_left_out_could_be_neither_the_quickest_nor_the_deepest(seed: int) -> None:
+    given_input = alike_input(seed)
+    few, all_of_them = RICH.quote(given_input), replace(RICH, every_source=True).quote(given_input)
+    expected = []
+    for executor in sorted(set(all_of_them.executor.tolist())):
+        rows = np.flatnonzero((all_of_them.action == Action.PULL) & (all_of_them.executor == executor)).tolist()
+        key = {r: (int(all_of_them.ttft_us[r]), int(all_of_them.source[r])) for r in rows}
+        best = min(rows, key=lambda r: key[r], default=None)
+        deepest = min(rows, key=lambda r: (-int(all_of_them.pulled_blocks[r]), *key[r]), default=None)
+        expected += sorted({best, deepest} - {None}, key=lambda r: key[r][1])
+    kept = np.flatnonzero(all_of_them.action != Action.PULL)
+    for name in COLUMN_NAMES:
+        ours, theirs = getattr(few, name), getattr(all_of_them, name)
+        assert np.array_equal(ours[few.action == Action.PULL], theirs[np.array(expected, int)]), name
+        assert np.array_equal(ours[few.action != Action.PULL], theirs[kept]), name
+    others = [pieces for pieces, action in zip(few.pieces, few.action, strict=True) if action != Action.PULL]
+    assert others == [all_of_them.pieces[row] for row in kept.tolist()]
 
 
 def test_prepared_is_compiled_for_every_quote() -> None:
