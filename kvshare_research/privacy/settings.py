@@ -35,5 +35,11 @@ class BudgetSettings:
             return Desk(policy, noise, None, now_us=now_us)
         population = len(directory.tenants if policy.unit == "tenant" else directory.users)
         budget = Budget(epsilon=self.epsilon, delta=self.delta, unit=policy.unit, population=max(1, population))
+        own = getattr(policy, "delta", 0.0)
+        if own >= 1 / budget.population:
+            raise ConfigError(
+                f"`disclosure.delta` is `{own}`, expected below 1/{budget.population}: one {policy.unit} in"
+                f" {budget.population} may not be given away whole"
+            )
         path = None if self.ledger_file is None else Path(self.ledger_file)
         return Desk(policy, noise, Ledger(budget, path), keep_releases=self.keep_releases, now_us=now_us)

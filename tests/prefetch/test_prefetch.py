@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from experiments.privacy_prefetch import scene
 from kvshare_research.core import messages as m
 from kvshare_research.core.foresight import Foresight, front, prefix_blocks
-from kvshare_research.core.nouns import Chain
+from kvshare_research.core.nouns import Chain, Status
 from kvshare_research.core.ports import Prefetch, PrefetchIntent, Seen
 from kvshare_research.driver.simulator import Simulator
 from kvshare_research.driver.simulator_links import TwoClassLink
@@ -113,6 +113,34 @@ class _Wish(Prefetch):
             tenant_id=1, user_id=0, chain=state[0], block_count=8, node=1, deadline_us=now_us + SECOND, probability=chance,
         )  # fmt: skip
         return state, (wish,) if len(state) > 1 else ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node": -1}, {"node": 99}, {"block_count": 0}, {"block_count": 99}, {"block_count": -3},
+        {"block_count": math.nan}, {"probability": math.nan}, {"probability": math.inf}, {"probability": -0.1},
+        {"deadline_us": -5}, {"tenant_id": 0}, {"tenant_id": 99},
+        {"chain": Chain(hashes=b"never seen by any" * 16, scope_ends=((GROUP_ID, 17),), block_tokens=16)},
+        {"chain": Chain(hashes=b"", scope_ends=(), block_tokens=16)},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_predictor_that_talks_nonsense_moves_nothing_widens_nothing_and_is_counted(change: dict[str, Any]) -> None:
+    """What is no prefix, no node, no tenant, not held by anybody or not to be read: refused by the router."""
+    sane = _Wish("")
+    wish = _Wish("")
+    wish.propose = lambda state, now_us: (state, tuple(replace(i, **change) for i in sane.propose(state, now_us)[1]))  # type: ignore[method-assign]
+    sim = foreseeing(wish)
+    ask(sim, 1, tenant=2, prefix="x", prefix_scope=GROUP_ID, executor=0)
+    sim.run()
+    ask(sim, 2, tenant=1, prefix="y", executor=1, ingress=1, at_us=sim.now_us + 10)
+    assert all(o.status == Status.DONE for o in sim.run())
+    assert sim.router.foresight is not None
+    counted = sim.router.foresight.counters
+    assert counted["issued"] == 0
+    assert counted["unsound"] + counted["refused: nothing to move"] >= 1
+    assert all(worker.prefetching.counters["asked"] == 0 for worker in sim.workers)
 
 
 def test_the_holder_refuses_a_prefetch_that_the_router_should_not_have_sent() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.ports import Charge
 from kvshare_research.disclosure.calibration import analytic_sigma, gaussian_delta
+from kvshare_research.disclosure.dp_batch import DpBatch
+from kvshare_research.disclosure.noise import SeededNoise
 from kvshare_research.privacy.balance import settle
 from kvshare_research.privacy.ledger import Budget, BudgetSpent, Ledger, composed
+from kvshare_research.privacy.settings import BudgetSettings
 
 BUDGET = Budget(epsilon=8.0, delta=1e-6, unit="tenant", population=5_000)
 
@@ -128,3 +132,14 @@ def test_a_crash_while_writing_leaves_the_former_file(tmp_path: Path, monkeypatc
 def test_a_budget_that_protects_nobody_is_refused(change: dict[str, float], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         Budget(**{**asdict(BUDGET), **change})
+
+
+@pytest.mark.parametrize("unit", ["tenant", "user"])
+def test_a_mechanism_that_gives_a_unit_away_is_refused_before_anything_is_asked(unit: str) -> None:
+    directory = Directory(tenants=("a", "b"), groups=(), users=(("u", 1), ("v", 1), ("w", 2), ("x", 2)))
+    settings = BudgetSettings(epsilon=1.0, delta=1e-3, ledger_file=None, keep_releases=None)
+    limit = 1 / (2 if unit == "tenant" else 4)
+    policy = DpBatch(epsilon=1.0, delta=limit * 0.99, l0=1, unit=unit, period_us=1)
+    assert settings.desk(policy, directory, SeededNoise(0)).released == frozenset()
+    with pytest.raises(ConfigError, match=f"`disclosure.delta` is .*one {unit} in"):
+        settings.desk(replace(policy, delta=limit), directory, SeededNoise(0))
