@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kvshare_research.core.nouns import Action, MissReason, Outcome, Status
 
 from . import statistics
+from .node_load import NodeLoad, node_load
 from .pairing import Group, RequestKey, find_baseline, group_cases, pair
 from .records import BASELINE, CaseKey, CaseResult
 from .statistics import Estimate, PredictionError, Quantiles
@@ -138,6 +139,8 @@ class Row:
     fairness: float  # Jain index of the tenants' mean TTFT
     rate_per_s: float | None
     ttft_samples_us: tuple[int, ...]
+    reuse_share: Estimate  # reused over prompt tokens, as `reuse.share`
+    node_load: NodeLoad | None  # of the first seed; None when idle
 
 
 def prefill_latency_us(outcome: Outcome) -> int:
@@ -290,6 +293,20 @@ def _fairness(done: Sequence[tuple[RequestKey, Outcome]]) -> float:
     return statistics.jain_index([_mean(times) for times in by_tenant.values()])
 
 
+def _reuse_share(done: Sequence[tuple[RequestKey, Outcome]]) -> Estimate:
+    def share(computed: NDArray[np.float64], prompt: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(1.0 - computed.sum(axis=-1) / prompt.sum(axis=-1))
+
+    columns = ([o.computed_tokens for _, o in done], [o.prompt_tokens for _, o in done])
+    return statistics.bootstrap(share, *columns, groups=[key.seed for key, _ in done])
+
+
+def _node_load(case: CaseResult) -> NodeLoad | None:
+    if steadiness(case.outcomes) is None:
+        return None
+    return node_load(case.outcomes, len(case.counters.node_stored_blocks))
+
+
 def _decisions(group: Group) -> list[int]:
     counted = [t for c in group.cases for t in c.counters.decide_us]
     return counted or [o.decide_us for _, o in group.done() if o.decide_us > 0]
@@ -336,6 +353,8 @@ def row_of(group: Group, groups: Sequence[Group]) -> Row:
         fairness=_fairness(done),
         rate_per_s=next((c.rate_per_s for c in group.cases if c.rate_per_s is not None), None),
         ttft_samples_us=tuple(o.ttft_us for o in outcomes),
+        reuse_share=_reuse_share(done),
+        node_load=_node_load(group.cases[0]),
     )
 
 

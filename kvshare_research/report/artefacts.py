@@ -148,7 +148,8 @@ def show(folder: Path) -> None:
 
 
 def _draw(rows: Sequence[Row], folder: Path) -> list[Picture]:
-    from .plots import draw_all, render
+    from .canvas import render
+    from .plots import draw_all
 
     pictures = []
     for stem, caption, figure in draw_all(rows):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from kvshare_research.core import messages as m
+from kvshare_research.core.choosing import Choosing
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.journal import Journal
 from kvshare_research.core.nouns import Action, Chain, Segment
@@ -217,7 +218,7 @@ def test_a_node_that_computes_and_never_publishes_is_counted() -> None:
 def test_siblings_go_where_the_first_one_went(guess_us: int, most_together: int) -> None:
     """Eight equal prompts in a millisecond, events 50 ms late, a router that moves no bytes."""
     sim = fleet(4, event_delay_us=50_000, guess_us=guess_us, actions=(Action.RECOMPUTE, Action.RESIDENT, Action.ROUTE))
-    sim.router.policy = replace(sim.router.policy, selector=RouteToLongestPrefix())
+    sim.router.choosing = Choosing(RouteToLongestPrefix())
     for number in range(8):
         ask(sim, number, at_us=1 + number * 100)
     outcomes = sim.run()

@@ -16,7 +16,7 @@ from kvshare_research.metrics.records import CaseResult, load_results
 from kvshare_research.report import artefacts, show, write
 from tests.metrics.synthetic import make_case
 
-STEMS = {"ttft_by_policy", "ttft_cdf", "cost_parts", "saved_by_overlap", "hit_tokens"}
+STEMS = {"ttft_by_policy", "ttft_cdf", "cost_parts", "saved_by_overlap", "hit_tokens", "ttft_against_bytes"}
 
 
 class _Links(HTMLParser):

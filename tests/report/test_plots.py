@@ -1,0 +1,80 @@
+"""Figures: what each is drawn from, and that nothing of a sweep is mixed up or left out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from kvshare_research.metrics.records import CaseResult
+from kvshare_research.metrics.summary import summarise
+from kvshare_research.report.canvas import look, panels_of
+from kvshare_research.report.plots import draw_all
+from kvshare_research.report.plots_fleet import NODE_LINES, pareto, varied
+from tests.metrics.synthetic import make_case
+
+NAME = "driver.pool_tokens"
+
+
+def swept(*values: int) -> list[CaseResult]:
+    """A loaded case per selector, value and seed; the selector that moves bytes did so."""
+    made = []
+    for value in values:
+        for selector in ("recompute_always", "cheapest"):
+            for seed in (1, 2):
+                case = make_case(selector, utilisation=0.8, seed=seed, count=60)
+                moved = 10**6 * value if selector == "cheapest" else 0
+                counters = replace(case.counters, wire_bytes=moved)
+                made.append(replace(case, extra=((NAME, str(value)),), counters=counters))
+    return made
+
+
+def test_a_sweep_over_numbers_is_a_line_per_selector_in_their_order() -> None:
+    rows = summarise(swept(9, 80, 700))
+    assert varied(rows) == [NAME]
+    drawn = {stem: figure for stem, _, figure in draw_all(rows)}
+    above, below = drawn["against"].axes
+    assert above.get_ylabel() == "prompt tokens reused, %"
+    for axis, of in ((above, lambda r: 100 * r.reuse_share.value), (below, lambda r: r.ttft.p50.value / 1e3)):
+        lines = {text: bar.lines[0] for bar, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+        assert set(lines) == {"recompute_always", "cheapest"}
+        for selector, line in lines.items():
+            assert line.get_xdata().tolist() == [9, 80, 700]
+            wanted = [of(r) for value in (9, 80, 700) for r in rows if r.key == key(rows, selector, value)]
+            assert line.get_ydata().tolist() == wanted
+    assert len(drawn["load_over_time"].axes) == 6
+    assert len(drawn["ttft_against_bytes"].axes) == 3
+    panels = [dict(k.extra)[NAME] for k, _ in panels_of(rows)]
+    assert panels == ["9", "80", "700"], "numbers, not words, in order"
+
+
+def key(rows: object, selector: str, value: int) -> object:
+    assert isinstance(rows, tuple)
+    return next(r.key for r in rows if r.key.selector == selector and dict(r.key.extra)[NAME] == str(value))
+
+
+def test_one_run_has_no_sweep_and_an_idle_one_no_load() -> None:
+    stems = {stem for stem, _, _ in draw_all(summarise([make_case("recompute_always"), make_case()]))}
+    assert not stems & {"against", "load_over_time"}
+    words = [replace(make_case(), extra=(("retention", word),)) for word in ("lru", "fifo")]
+    assert varied(summarise(words)) == []
+
+
+def test_of_many_nodes_the_spread_is_drawn() -> None:
+    case = make_case(utilisation=0.8, count=60)
+    many = tuple(replace(o, executor=i % (NODE_LINES + 1)) for i, o in enumerate(case.outcomes))
+    (figure,) = (f for stem, _, f in draw_all(summarise([replace(case, outcomes=many)])) if stem == "load_over_time")
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["least to most loaded node", "mean of nodes"]
+
+
+def test_the_front_is_what_none_beats() -> None:
+    chance = random.Random(5)
+    points = [(float(chance.randrange(20)), float(chance.randrange(20))) for _ in range(60)]
+    front = pareto(points)
+    assert front == sorted(front)
+    for x, y in set(points):
+        beaten = any((a, b) != (x, y) and a <= x and b <= y for a, b in points)
+        assert beaten != ((x, y) in front)
+
+
+def test_no_two_policies_look_alike() -> None:
+    assert len({str(look(i)) for i in range(64)}) == 64
