@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from experiments.fleet import Prompt, play, setting
+from kvshare_research.config import Run
 from kvshare_research.core.nouns import Action
 
 ONE, SAME_USER, SAME_TENANT, STRANGER = (1, 1), (1, 1), (1, 2), (2, 3)  # (tenant, user) of conf/tenants/demo.yaml
@@ -16,13 +19,17 @@ SHARED = {
 BLOCK_TOKENS, BLOCKS = 16, 64
 
 
+@cache
+def configured(preset: str) -> Run:
+    return setting(f"experiment={preset}", "tenants=demo", "driver.node_count=2", f"driver.block_tokens={BLOCK_TOKENS}")
+
+
 @pytest.mark.parametrize("preset", SHARED)
 @pytest.mark.parametrize("second", [SAME_USER, SAME_TENANT, STRANGER], ids=["same user", "same tenant", "stranger"])
 @pytest.mark.parametrize("public_blocks", [0, BLOCKS], ids=["own text", "public text"])
 def test_the_same_salt_hits_and_another_misses(preset: str, second: tuple[int, int], public_blocks: int) -> None:
     """The same prompt twice on one node: all but the last block is reused, or nothing is. A salt does not tell a
     public prompt from one's own. On the other node, whoever asks, nothing is: each has a cache of its own."""
-    run = setting(f"experiment={preset}", "tenants=demo", "driver.node_count=2", f"driver.block_tokens={BLOCK_TOKENS}")
     prompts = [
         Prompt(
             arrival_us=i * 20_000_000, blocks=range(1, BLOCKS + 1), input_tokens=BLOCKS * BLOCK_TOKENS, tenant=tenant,
@@ -30,7 +37,7 @@ def test_the_same_salt_hits_and_another_misses(preset: str, second: tuple[int, i
         )
         for i, (tenant, user) in enumerate((ONE, second, second))
     ]  # fmt: skip
-    (first, elsewhere, here), simulator = play(run, prompts)
+    (first, elsewhere, here), simulator = play(configured(preset), prompts)
     assert [o.executor for o in (first, elsewhere, here)] == [0, 1, 0]
     assert first.computed_tokens == elsewhere.computed_tokens == first.prompt_tokens
     reused = here.prompt_tokens - here.computed_tokens
