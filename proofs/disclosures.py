@@ -114,6 +114,52 @@ def _starts(pieces: tuple[Segment, ...]) -> list[Any]:
 
 
 @theorem(
+    "PROMOTE-N",
+    "the same for any number of segments, by induction over the prompt: each step moves exactly the tenant-scoped "
+    "tokens before the end of the front, and what has been put together so far tightens",
+    disclosing.moved_tokens,
+    rights.tightens,
+)
+def promote_any_prompt() -> Iterator[Obligation]:
+    """`before`: the scope of the last segment so far; `last`: what it ended with in the widened prompt; `at`: tokens
+    passed. Both begin as public, with none passed."""
+    before, last, here, wider = scope("before"), scope("last"), scope("here"), scope("wider")
+    at, count, released, token = z3.Ints("at count released token")
+
+    def same(a: rights.Scope, b: rights.Scope) -> Any:
+        return z3.And(a.level == b.level, a.party == b.party)
+
+    def holds(before: rights.Scope, last: rights.Scope, at: Any) -> Any:
+        kept = z3.And(same(last, before), z3.Implies(before.level == rights.TENANT, at >= released))
+        return z3.Or(kept, z3.And(before.level == rights.TENANT, same(last, wider)))
+
+    start = rights.Scope(z3.IntVal(rights.PUBLIC), z3.IntVal(rights.NOBODY))
+    front = {"scopes": every(map(scope_ok, (before, last, here, wider))), "wider": wider.level < rights.TENANT}
+    yield claim("begins", front, z3.And(holds(start, start, z3.IntVal(0)), lift(rights.tightens, start, wider)))
+    pre = {
+        **front,
+        "so far": z3.And(holds(before, last, at), at >= 0, count >= 0),
+        "the prompt tightens": lift(rights.tightens, before, here),
+        "wider is what stands before the tenant's own text, or public": z3.Implies(
+            before.level < rights.TENANT, lift(rights.tightens, before, wider)
+        ),
+    }
+    given = (here.level, count, released - at)
+    for i, path in enumerate(paths(disclosing.moved_tokens, *given, assume=list(pre.values()))):
+        assume = {**pre, "path": path.condition}
+        moved = 0 if path.value is None else path.value
+        inside = {**assume, "a token of it": z3.And(at <= token, token < at + count)}
+        front_of_tenant = z3.And(here.level == rights.TENANT, token < released)
+        yield claim(f"exactly the tenant's front moves/{i}", inside, (token < at + moved) == front_of_tenant)
+        yield claim(f"no more than there is/{i}", assume, z3.And(moved >= 0, moved <= count))
+        ways = [("all", moved == count, [wider]), ("part", moved != count, [wider, here])]
+        for name, cut, pieces in [("stays", z3.BoolVal(True), [here])] if path.value is None else ways:
+            steps = [lift(rights.tightens, a, b) for a, b in itertools.pairwise([last, *pieces])]
+            then = z3.And(*steps, holds(here, pieces[-1], at + count))
+            yield claim(f"{name}: tightens, and so it goes on/{i}", assume, z3.Implies(cut, then))
+
+
+@theorem(
     "PROMOTE-KEY",
     "nothing stored is ever re-keyed: at every depth the name of promoted text differs from the name the same text had "
     "before, so what was stored before a promotion is found by no chain of after it, and the other way round",

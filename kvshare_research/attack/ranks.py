@@ -58,6 +58,7 @@ class RankAttacks:
 
     secrets: int
     secrets_open: int
+    secrets_group: int
     candidates: int
     template_blocks: int
     secret_blocks: int
@@ -85,12 +86,17 @@ class RankAttacks:
         fits = [(end - start, start, min(row)) for (start, end), row in zip(spans, times, strict=True)]
         return config | {CALIBRATION: {"cost": fit_prefill(fits)[0]._asdict()}}
 
+    def _secrets(self, case: Case) -> int:
+        if case.withstands is None:
+            return self.secrets_group
+        return self.secrets if case.withstands else self.secrets_open
+
     def _rows(self, run: Run, config: Mapping[str, Any], cluster: Cluster) -> Iterator[Row]:
         cases = {case.name: case for case in CASES}
         for name, tenancy in NAMES.items():
             case = cases[name]
             stage = _Stage(self, run, config, cluster, tenancy, case)
-            what = stage.probe(self.secrets_open if case.withstands is False else self.secrets)
+            what = stage.probe(self._secrets(case))
             signals = {"time": -what.ttft_us, "served by": what.elsewhere, "reused tokens": what.reused_tokens}
             for signal, scores in signals.items():
                 found = power(scores, run.values.seed)

@@ -87,16 +87,23 @@ def widened(
     at = 0
     for segment, scope_id in zip(segments, scope_ids, strict=True):
         here = replace(segment, scope_id=scope_id)
-        left = token_count - at
+        moved = moved_tokens(directory.scopes[scope_id].level, segment.token_count, token_count - at)
         at += segment.token_count
-        if directory.scopes[scope_id].level != TENANT or left <= 0:
+        if moved is None:
             out.append(here)
             continue
-        moved = min(left, segment.token_count)  # of an empty segment too: what follows it may move
         out.append(replace(here, scope_id=wider_id, token_count=moved))
         if moved < segment.token_count:
             out.append(replace(here, token_count=segment.token_count - moved))
     return tuple(out), tuple(s.scope_id for s in out)
+
+
+def moved_tokens(level: int, token_count: int, left: int) -> int | None:
+    """How much of a segment moves, from its first token on, where `left` tokens of the front have not been passed;
+    None: it stays as it is. So a prompt of any length is widened by induction (theorem PROMOTE-N in proofs/)."""
+    if level != TENANT or left <= 0:
+        return None
+    return min(left, token_count)  # of an empty segment too: what follows it may move
 
 
 def _cut(segments: Sequence[Segment], token_count: int) -> tuple[Segment, ...]:

@@ -12,7 +12,7 @@ import pytest
 from kvshare_research.attack.experiment import CASES
 from kvshare_research.attack.ranks import NAMES
 
-SMALL = ("secrets=5", "secrets_open=5", "secret_blocks=4", "contention_trials=2")
+SMALL = ("secrets=5", "secrets_open=5", "secrets_group=5", "secret_blocks=4", "contention_trials=2")
 
 
 def test_the_cases_are_those_of_the_simulator() -> None:
