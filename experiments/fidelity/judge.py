@@ -1,7 +1,7 @@
 """What a run of `experiment=fidelity` says: rows per load and selector, and a figure, measured twice and simulated.
 
-Fixed before any run: up to a load of `JUDGED_MAX` TTFT is off by at most `ALLOWED`, or by what two runs differ. Above,
-an error of one percent in the service time is one of ten in the queue: figures are shown and not judged.
+Up to a load of `JUDGED_MAX` TTFT is to be off by at most `ALLOWED`, or by what two runs differ. Above, an error of one
+percent in the service time is one of ten in the queue: figures are shown and not judged.
 """
 
 from __future__ import annotations

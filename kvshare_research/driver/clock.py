@@ -24,7 +24,7 @@ class Rest:
 
     A poll takes about a microsecond, so resting 0.1, 0.25 and 1 ms costs about 6, 4 and 1.6 % of a core. Short rests
     end soon, since the core is one that somebody computes on: a router and two workers on two cores poll for a tenth of
-    a core in all; for a fifth, with prefills 4 to 9 % slower, if short rests last 0.1 s.
+    a core in all, as the kernel counts it; for a fifth if short rests last 0.1 s.
     """
 
     STEPS_S = ((1e-3, 1e-4), (4e-3, 2.5e-4))  # (up to so long after the last activity, rest so long)

@@ -148,7 +148,8 @@ class Session:
             self.results.append(self.record(case, config, played, given, rate_per_s, reason))
             raise RemoteError(f"{reason}; the study ends here, and what was measured is kept, marked partial")
         made = self.record(case, config, played, given, rate_per_s)
-        if disclosing is not None:  # what it releases when depends on the clock of the run
+        if disclosing is not None:
+            self.notes[f"no twin: {case.title}"] = "what is disclosed when depends on the clock of the run"
             return made
         self.progress.stage(f"{case.title}: the same in virtual time")
         try:
