@@ -102,6 +102,10 @@ class Chain:
     def mark(self, block_index: int) -> bytes:
         return mark_at(self.marks, block_index)
 
+    def block_marks(self, start: int, end: int) -> tuple[bytes, ...]:
+        marks = self.marks
+        return tuple([marks[i : i + MARK_BYTES] for i in range(start * MARK_BYTES, end * MARK_BYTES, MARK_BYTES)])
+
     def scope_at(self, block_index: int) -> int:
         """The scope id of a block; raises IndexError past the end."""
         for scope_id, end in self.scope_ends:

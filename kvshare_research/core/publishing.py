@@ -28,8 +28,8 @@ class Publishing:
         hashes = chain.block_hashes(start, end)
         parent = chain.block_hash(start - 1) if start else None
         cuts = {first for _, first in chain.scope_ends}  # where another scope begins
-        for i, block_hash in enumerate(hashes, start):
-            named = self._ledger.name(blocks[i], block_hash, parent, i, blocks[i].origin, now_us, chain.mark(i))
+        for i, (block_hash, mark) in enumerate(zip(hashes, chain.block_marks(start, end), strict=True), start):
+            named = self._ledger.name(blocks[i], block_hash, parent, i, blocks[i].origin, now_us, mark)
             if run and (not named or i in cuts):
                 effects.append(self._run(chain, i - len(run), run))
                 run = []

@@ -67,9 +67,11 @@ class Victims:
             link = (block.parent, block.scope_id)
             self._own_children[link] = self._own_children.get(link, 0) + 1
             self._again(self._named.get(block.parent), now_us)
-        for child in self._children_of(block):
-            self._again(child, now_us)
-        self.settle(block, now_us)
+        if (children := self._children.get(block.block_hash)) is not None:
+            for child in tuple(children.values()):
+                self._again(child, now_us)
+        if not block.pins:
+            self.settle(block, now_us)
 
     def forget(self, block: Block, now_us: int) -> None:
         """The named block has left."""
@@ -87,8 +89,9 @@ class Victims:
             if not self._own_children[link]:
                 del self._own_children[link]
                 self._again(self._named.get(block.parent), now_us)
-        for child in self._children_of(block):
-            self._again(child, now_us)
+        if (children := self._children.get(block.block_hash)) is not None:
+            for child in tuple(children.values()):
+                self._again(child, now_us)
 
     def settle(self, block: Block, now_us: int) -> None:
         """The block is among the leaves, with its present score, exactly if it is an unpinned named leaf."""
@@ -135,11 +138,6 @@ class Victims:
         return set(self._leaves)
 
     # ------------------------------------------------------------------ steps
-    def _children_of(self, block: Block) -> tuple[Block, ...]:
-        assert block.block_hash is not None
-        found = self._children.get(block.block_hash)
-        return tuple(found.values()) if found else ()
-
     def _again(self, block: Block | None, now_us: int) -> None:
         if block is not None and not block.pins:
             self.settle(block, now_us)

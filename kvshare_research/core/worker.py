@@ -7,7 +7,7 @@ and a failed fetch turns its blocks back to MISSING. Fetches start on admission,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from . import messages as m
 from .directory import Directory
@@ -103,13 +103,13 @@ class Worker:
     def _admit_one(self, now_us: int, effects: list[m.WorkerEffect]) -> bool:
         """Admits the waiting request that the schedule names; False when it must wait for blocks."""
         position, event, since = self._waiting.next(self.ledger.priority, now_us)
-        counts = counts_of(charged(event, self.policy.block_tokens))
+        counts = counts_of(charges := charged(event, self.policy.block_tokens))
         if not self.ledger.may_fit(counts):
             effects.extend(self.prefetching.cancel_all("room needed"))
             refusal = None if self.ledger.may_fit(counts) else self.ledger.fits_ever(counts)
             if refusal or (not self.ledger.may_fit(counts) and self._pins_will_end()):
                 return self._turned_away(position, now_us, effects, refusal)
-        running = self._take_blocks(event, since, now_us, effects)
+        running = self._take_blocks(event, charges, since, now_us, effects)
         if running is None:
             return self._turned_away(position, now_us, effects, None)
         self._waiting.take(position)
@@ -120,15 +120,16 @@ class Worker:
         return True
 
     def _take_blocks(
-        self, event: m.Dispatched, since: int, now_us: int, effects: list[m.WorkerEffect]
-    ) -> Running | None:
+        self, event: m.Dispatched, charges: Sequence[tuple[int, int]], since: int, now_us: int,
+        effects: list[m.WorkerEffect],
+    ) -> Running | None:  # fmt: skip
         """Pins what is resident and allocates the rest, or gives everything back."""
         resident = self._resident(event, now_us)
         resident_blocks = self.ledger.pin_first(resident)
         held = resident[:resident_blocks]
         cancelled, shed = self.prefetching.make_room(self._blocks_of(event) - resident_blocks)
         effects.extend([*cancelled, *self.publishing.removed(shed)])
-        for scope_id, end in charged(event, self.policy.block_tokens):
+        for scope_id, end in charges:
             if end <= len(held):
                 continue
             taken, evicted = self.ledger.allocate(scope_id, end - len(held), now_us)
@@ -191,8 +192,8 @@ class Worker:
         """The first of `block_count` blocks of the chain that are here and readable."""
         found: list[Block] = []
         allowed: dict[int, bool] = {}
-        for i, block_hash in enumerate(chain.block_hashes(0, block_count)):
-            block = self.ledger.find(block_hash, now_us, chain.mark(i))
+        for block_hash, mark in zip(chain.block_hashes(0, block_count), chain.block_marks(0, block_count), strict=True):
+            block = self.ledger.find(block_hash, now_us, mark)
             if block is None:
                 break
             if block.scope_id not in allowed:

@@ -78,7 +78,9 @@ class Hasher:
         scope_ids = self.tenancy.scopes(
             request.tenant_id, request.segments, self.directory, now_us, user_id=request.user_id
         )
-        segments = tuple(replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True))
+        segments = tuple(
+            s if s.scope_id == i else replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True)
+        )
         offered = self._offer(tokens, request.segments, scope_ids)
         if offered is not None and (blocks := offered.released_blocks(released)):
             count = blocks * self.space.block_tokens
@@ -86,7 +88,7 @@ class Hasher:
         hashed = chain(
             tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space, detail=self.detail
         )
-        return replace(request, segments=segments), hashed, offered
+        return request if segments == request.segments else replace(request, segments=segments), hashed, offered
 
     def _offer(
         self, tokens: NDArray[np.uint32], segments: tuple[Segment, ...], scope_ids: tuple[int, ...]

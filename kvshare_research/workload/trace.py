@@ -111,7 +111,7 @@ def read_rows(
 def json_object(line: str, required: Iterable[str], optional: Iterable[str] = ()) -> Mapping[str, Any]:
     """The line as an object with exactly these keys; BadLine otherwise."""
     try:
-        found = json.loads(line, parse_constant=_no_constant)
+        found = _JSON.decode(line)
     except json.JSONDecodeError as error:
         if line.startswith("\ufeff"):
             raise BadLine("a byte-order mark, expected one at most at the start of the file") from None
@@ -150,6 +150,8 @@ def id_list(value: Any, name: str) -> list[int]:
     """The value as a list of ids of at most 63 bits, none cut short."""
     if not isinstance(value, list):
         raise BadLine(f"`{name}` is `{value!r}`, expected a list of ids")
+    if set(map(type, value)) == {int} and min(value) >= 0 and max(value) <= ID_MAX:
+        return value
     return [whole(content, f"{name}[{i}]") for i, content in enumerate(value)]
 
 
@@ -194,6 +196,9 @@ def blocks_needed(ids: list[int], name: str, input_tokens: int, unit_tokens: int
 
 def _no_constant(word: str) -> NoReturn:
     raise BadLine(f"`{word}` is no number in JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _refuse_other_files(path: Path, line: str) -> None:
