@@ -6,6 +6,7 @@ mix. Every file is written under another name and renamed; results.json comes la
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import tempfile
@@ -184,7 +185,9 @@ def _fill(
         drawn=plots,
     )
     (made / "report.html").write_text(page, encoding="utf-8")
-    outcome_frame(results).write_parquet(made / "results.parquet")
+    table = io.BytesIO()  # a disk that is full is then an OSError, here as everywhere
+    outcome_frame(results).write_parquet(table)
+    (made / "results.parquet").write_bytes(table.getvalue())
     (made / RESULTS).write_bytes(
         encode_results(results, provenance=provenance, command=command, partial=report.partial)
     )

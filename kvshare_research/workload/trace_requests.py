@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from kvshare_research.core.directory import Directory
-from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.errors import ConfigError, did_you_mean
 from kvshare_research.core.nouns import Request, Segment
 from kvshare_research.core.rights import EVERYBODY, TENANT, Scope
 
@@ -77,6 +77,9 @@ class TraceWorkload(Workload, ABC):
         if self.data_root is None:
             raise ConfigError("this workload reads a public trace; set `data_root` or KVSHARE_DATA to its folder")
         path = Path(self.data_root).joinpath(*parts)
+        if path.parent.is_dir() and not path.exists():
+            there = [found.name for found in path.parent.iterdir()]
+            raise ConfigError(f"no trace at {path}{did_you_mean(path.name, there)}")
         if not path.exists():
             raise ConfigError(f"no trace at {path}; set `data_root` to the folder that holds `{'/'.join(parts)}`")
         return path

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np

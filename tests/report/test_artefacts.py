@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -164,3 +167,28 @@ def test_equal_results_give_equal_files(tmp_path: Path) -> None:
         write(_cases()[1:], {"commit": "abc"}, tmp_path / name, "make demo")
     for path in (p for p in (tmp_path / "a").rglob("*") if p.is_file()):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path.name
+
+
+@contextmanager
+def room(file_bytes: int) -> Iterator[None]:
+    """No file can grow beyond so many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("plots", [False, True])
+def test_a_disk_that_fills_leaves_the_earlier_report_whole(tmp_path: Path, plots: bool) -> None:
+    """Whichever file is the first that finds no room: one line, and not a byte of the old report has changed."""
+    cases = _cases()
+    write(cases, {}, tmp_path, "before", plots=plots)
+    before = {p.relative_to(tmp_path): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    sizes = sorted({len(content) for content in before.values()})
+    for file_bytes in (0, *(size - 1 for size in sizes)) if not plots else (sizes[0] - 1, sizes[-1] - 1):
+        with room(file_bytes), pytest.raises(ConfigError, match=r"report: cannot write .*: File too large") as caught:
+            write(cases, {}, tmp_path, "before", plots=plots)
+        assert "\n" not in str(caught.value)
+        assert {p.relative_to(tmp_path): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before

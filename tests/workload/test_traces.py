@@ -223,3 +223,12 @@ def test_every_line_of_the_collection_is_decided() -> None:
             decided[number] = str(error)
     # Accepted alone: the baseline, both lines of 64-bit ids, and those that only contradict others (time, parents).
     assert [n for n, reason in decided.items() if not reason] == [1, 4, 5, 8, 10]
+
+
+def test_a_trace_that_is_not_there_is_named_with_the_nearest_that_is(tmp_path: Path) -> None:
+    (tmp_path / "mooncake").mkdir()
+    (tmp_path / "mooncake" / "conversation_trace.jsonl").write_text(line())
+    with pytest.raises(ConfigError, match=r"did you mean `conversation_trace\.jsonl`\?"):
+        MooncakeTrace(data_root=str(tmp_path), file="conversation.jsonl").path("mooncake", "conversation.jsonl")
+    with pytest.raises(ConfigError, match="set `data_root` to the folder that holds `x/y`"):
+        MooncakeTrace(data_root=str(tmp_path)).path("x", "y")
