@@ -83,7 +83,8 @@ def test_a_fleet_that_skips_decode_iterations_serves_as_one_that_takes_each(tmp_
         done = command(tmp_path / name, *GENERATED, *engine, f"driver.step_by_step={name}", f"study.blocks={block}")
         assert done.returncode == 0, done.stderr
     ((skipped,), (stepped,)) = (results(tmp_path / name).cases for name in ("false", "true"))
-    assert skipped.outcomes == stepped.outcomes
+    rows = zip(skipped.outcomes, stepped.outcomes, strict=True)
+    assert [a.request_id for a, b in rows if a != b] == []
     assert dict(skipped.counters.others)["events"] < dict(stepped.counters.others)["events"] / 2
 
 
