@@ -19,9 +19,11 @@ from kvshare_research.selector.dynamo_kv import DynamoKv
 from kvshare_research.selector.dynamo_lmetric import DynamoLmetric
 from kvshare_research.selector.gorgo_v1 import GorgoV1
 from kvshare_research.selector.least_request import LeastRequest
+from kvshare_research.selector.llmd_p2p import LlmdP2p
 from kvshare_research.selector.llmd_profile import LlmdProfile
 from kvshare_research.selector.power_of_two import PowerOfTwo
 from kvshare_research.selector.preble_e2 import PrebleE2
+from kvshare_research.selector.prodstack_loadaware import ProdstackLoadaware
 from kvshare_research.selector.random import Random
 from kvshare_research.selector.round_robin import RoundRobin
 from kvshare_research.selector.session_affinity import SessionAffinity
@@ -132,6 +134,26 @@ def test_llmd_adds_three_scores() -> None:
     assert LlmdProfile(prefix_weight=0).select(TABLE) == EMPTY
 
 
+def test_llmd_pulls_from_the_peer_that_has_most() -> None:
+    """By its profile it serves on the holder, which pulls nothing. Without a weight for prefixes on node 1: 40 blocks of
+    16 tokens are 640 more than it has."""
+    pull = 4
+    assert LlmdP2p().select(TABLE) == HOLDER
+    assert LlmdP2p(prefix_weight=0, pull_tokens_min=640).select(TABLE) == pull
+    assert LlmdP2p(prefix_weight=0, pull_tokens_min=641).select(TABLE) == EMPTY
+    with pytest.raises(ConfigError, match="`pull_tokens_min` is 0"):
+        LlmdP2p(pull_tokens_min=0)
+
+
+def test_the_production_stack_weighs_what_is_cached_against_load_above_the_mean() -> None:
+    """Requests 1, 0, 0, mean 1/3: .125 - .667, 0 + .333, .625 + .333. Requests 1, 0, 3, mean 4/3: .125 + .25, 0 + 1,
+    .625 - 1.25; with a quarter of the weight .1875, .25 and .3125."""
+    busy = changed(node2={"queued_requests": 3})
+    assert ProdstackLoadaware().select(TABLE) == HOLDER
+    assert ProdstackLoadaware().select(busy) == EMPTY
+    assert ProdstackLoadaware(beta=0.25).select(busy) == HOLDER
+
+
 def test_dynamo_adds_blocks() -> None:
     """56 + 18.75, 64 + 0, 24 + 3.125; with a prefill scale of .05: 21.55, 3.2, 4.3."""
     assert DynamoKv().select(TABLE) == HOLDER
@@ -221,6 +243,8 @@ BASELINES = {
     "AIBrix's prefix router": "selector/aibrix_prefix",
     "Preble's E2": "selector/preble_e2",
     "llm-d's profile": "selector/llmd_profile",
+    "llm-d with pulls": "selector/llmd_p2p",
+    "the production stack's loadaware": "selector/prodstack_loadaware",
     "Dynamo's KV router": "selector/dynamo_kv",
     "Dynamo's lmetric": "selector/dynamo_lmetric",
     "Mooncake's Conductor": "selector/mooncake",

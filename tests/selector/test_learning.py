@@ -9,8 +9,11 @@ import pytest
 
 from kvshare_research.core.choosing import Choosing
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.nouns import Status
 from kvshare_research.selector.gorgo import Gorgo
 from kvshare_research.selector.gorgo_online import Climbing, GorgoOnline
+from kvshare_research.selector.mooncake import Mooncake
+from kvshare_research.selector.rejection import EarlyRejection
 from tests.core.test_fleet import ask, fleet
 
 from .test_golden import TABLE
@@ -98,3 +101,27 @@ def test_a_router_learns_from_first_tokens_and_a_second_run_learns_alike() -> No
         states.append(sim.router.choosing.state)
     assert states[0].step == 1 + (12 - 4) // 2
     assert states[0] == states[1]
+
+
+def test_replaying_the_events_of_a_router_that_learns_and_refuses_gives_the_same_effects() -> None:
+    """State is a function of events alone: a fresh router told the same decides the same."""
+    rule = EarlyRejection(mode="predicted", ttft_objective_us=400_000)
+    for selector in (GorgoOnline(window_requests=4, hop_requests=1), Mooncake(rejection=rule)):
+        sim, told = fleet(nodes=3), []
+        sim.router.choosing = Choosing(selector)
+        handle = sim.router.handle
+
+        def recorded(event, now_us, handle=handle, told=told):
+            effects = handle(event, now_us)
+            told.append((event, now_us, effects))
+            return effects
+
+        sim.router.handle = recorded  # type: ignore[method-assign]
+        for number in range(20):
+            ask(sim, number, prefix=f"p{number % 4}", at_us=1 + number * 30_000, ingress=number % 3)
+        outcomes = sim.run()
+        fresh = fleet(nodes=3).router
+        fresh.choosing = Choosing(selector)
+        assert [fresh.handle(event, now_us) for event, now_us, _ in told] == [effects for _, _, effects in told]
+        assert fresh.choosing.state == sim.router.choosing.state != selector.initial_state()
+        assert isinstance(selector, GorgoOnline) or any(o.status == Status.REJECTED for o in outcomes)
