@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from experiments.privacy_prefetch import scene
 from kvshare_research.core import messages as m
+from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.foresight import Foresight, front, prefix_blocks
 from kvshare_research.core.nouns import Chain, Status
 from kvshare_research.core.ports import Prefetch, PrefetchIntent, Seen
@@ -385,3 +386,19 @@ def test_the_experiment_moves_bytes_and_pollutes_nothing_in_a_full_pool(policy: 
     assert found["pollution"] == 0
     assert sum(w.ledger.evicted_blocks for w in plain.sim.workers) > 100, "the pools are full"
     assert 0 < found["accuracy"] <= 1 and 0 <= found["waste"] <= 1 and 0 <= found["coverage"] <= 1
+
+
+def test_only_what_waits_behind_an_admitted_batch_is_looked_ahead_for() -> None:
+    """Behind fewer a request is admitted at once and starts its own fetches: moving them too would move them twice."""
+    policy = QueueLookahead(admitted_max=3, **LIMITS)
+    chain = Chain(hashes=b"a" * 16, scope_ends=((0, 1),), block_tokens=16)
+    state = policy.initial_state()
+    for queued in (0, 2, 3, 7):
+        seen = Seen(
+            request_id=queued, tenant_id=1, user_id=0, step="", chain=chain, prefix_blocks=1, executor=0, ingress=0,
+            queued_requests=queued, pulled_blocks=1, now_us=0,
+        )  # fmt: skip
+        state = policy.observe(state, seen)
+    assert [seen.queued_requests for seen in state] == [3, 7]
+    with pytest.raises(ConfigError, match="admitted_max"):
+        replace(policy, admitted_max=0)
