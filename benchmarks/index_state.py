@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvshare_research.index.blake2s import chain
+from kvshare_research.index.hashing import ROOT_PARENT, chain_digests
 
 BLOCK_TOKENS, SYSTEM, SHOT, SHOTS = 16, 128, 64, 8
-KEY = np.arange(8, dtype=np.uint32)
+KEY = np.arange(8, dtype=np.uint32).tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,8 @@ def tokens_of(blocks: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 def keys_of_blocks(blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
     """The chain hashes of a prompt, as the package makes them."""
-    hashes, marks = np.empty((len(blocks), 4), np.uint32), np.empty((len(blocks), 2), np.uint32)
-    chain(KEY, np.zeros(8, np.uint32), tokens_of(blocks), BLOCK_TOKENS, hashes, marks)
-    return hashes.view(np.uint64)
+    found = chain_digests(KEY, ROOT_PARENT, tokens_of(blocks), BLOCK_TOKENS)
+    return np.frombuffer(found.hashes, np.uint64).reshape(-1, 2)
 
 
 def _prompts(rng: np.random.Generator, block_count: int) -> tuple[list[NDArray[np.int64]], int]:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -78,10 +79,7 @@ def arrivals(run: Run, fleet: Fleet, requests: int) -> Any:
         tokenizer=None, directory=fleet.hasher.directory, catalogue=None, seed=0,
         block_tokens=fleet.hasher.space.block_tokens, node_count=len(fleet.simulator.workers), pool_blocks=0,
     )  # type: ignore[arg-type]  # fmt: skip
-    for index, item in enumerate(workload.stream(given, Reading())):
-        if index == requests:
-            return
-        yield fleet.arrival(item, index, item.request.arrival_us)
+    return fleet.arrivals(islice(workload.stream(given, Reading()), requests))
 
 
 class Tally:

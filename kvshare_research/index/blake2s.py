@@ -1,7 +1,7 @@
 """Compiled span chains of keyed BLAKE2s (RFC 7693): the bytes of `hashing.py`'s readable form, 16 blocks at a time.
 
-The prompt is cut into groups of `LANES` spans. Within a group step j takes block j of every span, each in its own lane
-of one vector; only the last block of a span waits for the hash before it.
+The spans of all stretches given, longest first, are cut into groups of `LANES`. Step j takes block j of every span of a
+group, each in its own lane of one vector; only the last block of a span waits for the hash before it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _MIXED = (
     (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14),
 )  # fmt: skip
 _words = types.Array(types.uint32, 1, "C", readonly=True)
+WORDS = types.Array(types.uint32, 2, "C", readonly=True)
 
 
 def _compressor(lanes: int) -> Any:
@@ -113,66 +114,117 @@ _compress, _compress_lanes = _compressor(1), _compressor(LANES)
 
 
 @jit(forceinline=True)
-def _take(tokens: Any, block_tokens: Any, first: Any, part: Any, lanes: Any, words: Any) -> None:
-    """Column l of `words` is part `part` of block `first` + l * SPAN_BLOCKS, zero where that has ended."""
-    start = part * _WORDS
-    size = min(_WORDS, block_tokens - start)
-    for lane in range(lanes):
-        at = (first + lane * SPAN_BLOCKS) * block_tokens + start
-        if at + size <= len(tokens):
+def _take(tokens: Any, starts: Any, size: Any, words: Any) -> None:
+    """Column l of `words` is the `size` tokens from starts[l] on, and zeros; what has no start stays as it is."""
+    for lane in range(len(starts)):
+        if starts[lane] >= 0:
             for t in range(size):
-                words[t, lane] = tokens[at + t]
+                words[t, lane] = tokens[starts[lane] + t]
     words[size:] = 0
 
 
 @jit(forceinline=True)
-def _ends(states: Any, parent: Any, total_bytes: Any, blocks: Any, parents: Any) -> None:
-    """parents[:, l] is what the blocks of span l hang from; `parent` moves on to the last block of all."""
-    for lane in range((blocks + SPAN_BLOCKS - 1) // SPAN_BLOCKS):
-        last = min(SPAN_BLOCKS, blocks - lane * SPAN_BLOCKS) - 1
-        state = np.empty((8, 1), np.uint32)
-        for i in range(8):
-            state[i, 0] = states[last, i, lane]
-        for i in range(_DIGEST_WORDS):
-            parents[i, lane] = parent[i, 0]
-        _compress(state, parent, np.uint32(total_bytes[last]), np.uint32(0xFFFFFFFF), state)
-        for i in range(_DIGEST_WORDS):
-            parent[i, 0] = state[i, 0]
+def _line_up(counts: Any, spans: Any, lanes: Any) -> None:
+    """Rows of `spans`: stretch, first block and number of blocks of each; `lanes` lists them longest first."""
+    at = block = 0
+    for stretch in range(len(counts)):
+        for first in range(0, counts[stretch], SPAN_BLOCKS):
+            spans[at, 0], spans[at, 1], spans[at, 2] = stretch, block + first, min(SPAN_BLOCKS, counts[stretch] - first)
+            at += 1
+        block += counts[stretch]
+    placed = 0
+    for length in range(SPAN_BLOCKS, 0, -1):
+        for i in range(len(spans)):
+            if spans[i, 2] == length:
+                lanes[placed] = i
+                placed += 1
 
 
-@jit((_words, nb.uint32[::1], _words, nb.int64, nb.uint32[:, ::1], nb.uint32[:, ::1]))
-def chain(key: Any, digest: Any, tokens: Any, block_tokens: Any, hashes: Any, marks: Any) -> None:
-    """Row i of `hashes` and of `marks` are the first 4 and the next 2 words of the digest of block i; `digest` is the
-    whole one before the first block, then of the last."""
+@jit(forceinline=True)
+def _key_states(keys: Any, keyed: Any) -> None:
+    """The key opens every message: a row of `keyed` is the state after it."""
+    words, state = np.zeros((_WORDS, 1), np.uint32), np.empty((8, 1), np.uint32)
+    for row in range(len(keys)):
+        words[:8, 0], state[:, 0] = keys[row], _START
+        _compress(state, words, np.uint32(_PART_BYTES), np.uint32(0), state)
+        keyed[row] = state[:, 0]
+
+
+@jit(forceinline=True)
+def _hash_spans(tokens: Any, block_tokens: Any, spans: Any, lanes: Any, keyed: Any, states: Any) -> None:
+    """states[i // LANES, j, :, i % LANES] is the state of span lanes[i] after its block j, before its parent."""
+    parts = (block_tokens + _WORDS - 1) // _WORDS
+    words, starts = np.zeros((_WORDS, LANES), np.uint32), np.empty(LANES, np.int64)
+    start = np.zeros((8, LANES), np.uint32)
+    for group in range(len(states)):
+        count = min(LANES, len(lanes) - group * LANES)
+        for lane in range(count):
+            start[:, lane] = keyed[spans[lanes[group * LANES + lane], 0]]
+        state = start
+        for j in range(spans[lanes[group * LANES], 2]):
+            for part in range(parts):
+                for lane in range(LANES):
+                    span = lanes[min(group * LANES + lane, len(lanes) - 1)]
+                    token = (spans[span, 1] + j) * block_tokens + part * _WORDS
+                    starts[lane] = token if lane < count and j < spans[span, 2] else -1
+                _take(tokens, starts, min(_WORDS, block_tokens - part * _WORDS), words)
+                done = _PART_BYTES * (1 + parts * j + part + 1)
+                _compress_lanes(state, words, np.uint32(done), np.uint32(0), states[group, j])
+                state = states[group, j]
+
+
+@jit(forceinline=True)
+def _ends(spans: Any, places: Any, parents: Any, goes_on: Any, total_bytes: Any, states: Any, above: Any) -> None:
+    """above[l // LANES, :, l % LANES] is what the blocks of the span in lane l hang from, by its place; `parents` are
+    then the last digests of the stretches."""
+    words, state = np.zeros((_WORDS, 1), np.uint32), np.empty((8, 1), np.uint32)
+    before = -1
+    for i in range(len(spans)):
+        stretch, last = spans[i, 0], spans[i, 2] - 1
+        if stretch != before and (goes_on[stretch] == 0 or before < 0):
+            words[:_DIGEST_WORDS, 0] = parents[stretch]
+        before = stretch
+        group, lane = places[i] // LANES, places[i] % LANES
+        above[group, :_DIGEST_WORDS, lane] = words[:_DIGEST_WORDS, 0]
+        state[:, 0] = states[group, last, :, lane]
+        _compress(state, words, np.uint32(total_bytes[last]), np.uint32(0xFFFFFFFF), state)
+        words[:_DIGEST_WORDS, 0] = state[:, 0]
+        parents[stretch] = state[:, 0]
+
+
+@jit((WORDS, nb.uint32[:, ::1], nb.int64[::1], nb.int64[::1], _words, nb.int64, nb.uint32[:, ::1], nb.uint32[:, ::1]))
+def chain(
+    keys: Any, digests: Any, goes_on: Any, counts: Any, tokens: Any, block_tokens: Any, hashes: Any, marks: Any
+) -> None:
+    """Row i of `hashes` and of `marks` are the first 4 and the next 2 words of the digest of block i of `tokens`, which
+    are counts[s] blocks of stretch s, one stretch after the other. digests[s] is the whole digest before its first
+    block (not read if `goes_on`: it hangs from the stretch before, which has blocks), then that of its last."""
     parts = (block_tokens + _WORDS - 1) // _WORDS
     total_bytes = np.empty(SPAN_BLOCKS, np.int64)  # hashed by the end of each block of a span: key, blocks, parent
     for j in range(SPAN_BLOCKS):
         total_bytes[j] = _PART_BYTES * (1 + parts * (j + 1)) + _DIGEST_WORDS * _WORD_BYTES
-    above, keyed = np.zeros((_WORDS, 1), np.uint32), np.empty((8, 1), np.uint32)
-    above[:8, 0], keyed[:, 0] = key, _START
-    _compress(keyed, above, np.uint32(_PART_BYTES), np.uint32(0), keyed)  # the key opens every message: done once
-    above[:] = 0
-    above[:_DIGEST_WORDS, 0] = digest
-    words, parents = np.zeros((_WORDS, LANES), np.uint32), np.zeros((_WORDS, LANES), np.uint32)
-    start, states = np.empty((8, LANES), np.uint32), np.empty((SPAN_BLOCKS, 8, LANES), np.uint32)
-    for i in range(8):
-        start[i] = keyed[i, 0]
-    for first in range(0, len(hashes), SPAN_BLOCKS * LANES):
-        blocks = min(SPAN_BLOCKS * LANES, len(hashes) - first)
-        lanes, steps = (blocks + SPAN_BLOCKS - 1) // SPAN_BLOCKS, min(SPAN_BLOCKS, blocks)
-        state = start
-        for j in range(steps):
-            for part in range(parts):
-                _take(tokens, block_tokens, first + j, part, lanes, words)
-                done = _PART_BYTES * (1 + parts * j + part + 1)
-                _compress_lanes(state, words, np.uint32(done), np.uint32(0), states[j])
-                state = states[j]
-        _ends(states, above, total_bytes, blocks, parents)
-        for j in range(steps):
-            _compress_lanes(states[j], parents, np.uint32(total_bytes[j]), np.uint32(0xFFFFFFFF), states[j])
-            for lane in range((blocks - j + SPAN_BLOCKS - 1) // SPAN_BLOCKS):
-                block = first + lane * SPAN_BLOCKS + j
-                for i in range(4):
-                    hashes[block, i] = states[j, i, lane]
-                marks[block, 0], marks[block, 1] = states[j, 4, lane], states[j, 5, lane]
-    digest[:] = above[:_DIGEST_WORDS, 0]
+    span_count = 0
+    for stretch in range(len(counts)):
+        span_count += (counts[stretch] + SPAN_BLOCKS - 1) // SPAN_BLOCKS
+    spans, lanes = np.empty((span_count, 3), np.int64), np.empty(span_count, np.int64)
+    places, keyed = np.empty(span_count, np.int64), np.empty((len(keys), 8), np.uint32)
+    group_count = (span_count + LANES - 1) // LANES
+    states = np.zeros((group_count, SPAN_BLOCKS, 8, LANES), np.uint32)
+    above = np.zeros((group_count, _WORDS, LANES), np.uint32)
+    _line_up(counts, spans, lanes)
+    for place in range(span_count):
+        places[lanes[place]] = place
+    _key_states(keys, keyed)
+    _hash_spans(tokens, block_tokens, spans, lanes, keyed, states)
+    _ends(spans, places, digests, goes_on, total_bytes, states, above)
+    for group in range(group_count):
+        for j in range(spans[lanes[group * LANES], 2]):
+            state = states[group, j]
+            _compress_lanes(state, above[group], np.uint32(total_bytes[j]), np.uint32(0xFFFFFFFF), state)
+            for lane in range(min(LANES, span_count - group * LANES)):
+                span = lanes[group * LANES + lane]
+                if j < spans[span, 2]:
+                    block = spans[span, 1] + j
+                    for i in range(4):
+                        hashes[block, i] = state[i, lane]
+                    marks[block, 0], marks[block, 1] = state[4, lane], state[5, lane]

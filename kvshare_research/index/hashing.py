@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ DIGEST_BYTES = 32
 ROOT_PARENT = bytes(DIGEST_BYTES)  # the parent of a first block
 SPAN_BLOCKS = 16  # part of what a hash means: another value gives other hashes
 _COMPRESSION_BYTES = 64
+NO_TOKENS = np.empty(0, np.uint32)
 
 
 class Digests(NamedTuple):
@@ -41,6 +43,24 @@ class Digests(NamedTuple):
     hashes: bytes
     marks: bytes
     last: bytes
+
+
+class Stretch(NamedTuple):
+    """Tokens under one key: from the first block on (`ROOT_PARENT`), or going on after the stretch before."""
+
+    key: bytes
+    tokens: NDArray[np.uint32]
+    goes_on: bool
+
+
+def digests_of(stretches: Sequence[Stretch], block_tokens: int) -> list[Digests]:
+    """As `chain_digests` of each; where several prompts are at hand they are hashed in the lanes of one vector."""
+    if "kvshare_research.index.table" in sys.modules:
+        return _compiled(stretches, ROOT_PARENT, block_tokens)
+    found: list[Digests] = []
+    for key, tokens, goes_on in stretches:
+        found.append(chain_digests(key, found[-1].last if goes_on else ROOT_PARENT, tokens, block_tokens))
+    return found
 
 
 def chain_digests(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_tokens: int) -> Digests:
@@ -63,13 +83,27 @@ def chain_digests(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_t
 
 
 def _chain_compiled(key: bytes, parent: bytes, tokens: NDArray[np.uint32], block_tokens: int) -> Digests:
+    return _compiled([Stretch(key, tokens, False)], parent, block_tokens)[0]
+
+
+def _compiled(stretches: Sequence[Stretch], root: bytes, block_tokens: int) -> list[Digests]:
     from .blake2s import chain
 
-    count = len(tokens) // block_tokens
-    hashes, marks = np.empty((count, HASH_BYTES // 4), np.uint32), np.empty((count, MARK_BYTES // 4), np.uint32)
-    last = np.frombuffer(parent, np.uint32).copy()
-    chain(np.frombuffer(key, np.uint32), last, np.ascontiguousarray(tokens), block_tokens, hashes, marks)
-    return Digests(hashes.tobytes(), marks.tobytes(), last.tobytes())
+    counts = [len(stretch.tokens) // block_tokens for stretch in stretches]
+    whole = [stretch.tokens[: count * block_tokens] for stretch, count in zip(stretches, counts, strict=True)]
+    tokens = np.ascontiguousarray(whole[0]) if len(whole) == 1 else np.concatenate([*whole, NO_TOKENS])
+    total = sum(counts)
+    hashes, marks = np.empty((total, HASH_BYTES // 4), np.uint32), np.empty((total, MARK_BYTES // 4), np.uint32)
+    keys = np.frombuffer(b"".join([stretch.key for stretch in stretches]), np.uint32).reshape(-1, KEY_BYTES // 4)
+    lasts = np.frombuffer(root * len(counts), np.uint32).reshape(-1, DIGEST_BYTES // 4).copy()
+    goes_on = np.array([stretch.goes_on for stretch in stretches], np.int64)
+    chain(keys, lasts, goes_on, np.array(counts, np.int64), tokens, block_tokens, hashes, marks)
+    found, start = [], 0
+    for count, last in zip(counts, lasts, strict=True):
+        end = start + count
+        found.append(Digests(hashes[start:end].tobytes(), marks[start:end].tobytes(), last.tobytes()))
+        start = end
+    return found
 
 
 def _chain_hashlib(key: bytes, parent: bytes, data: bytes, block_bytes: int) -> Digests:

@@ -17,7 +17,7 @@ from kvshare_research.engine.tokenizer import sentence_enders
 from kvshare_research.guard.detail import Detail
 from kvshare_research.guard.disclosing import Offer, offer, widened
 from kvshare_research.guard.keys import KeyRing
-from kvshare_research.guard.namespace import BLOCKS, ModelSpace, chain
+from kvshare_research.guard.namespace import BLOCKS, ModelSpace, chain, chains
 from kvshare_research.workload.base import PromptItem
 
 from .assembly import component
@@ -74,10 +74,21 @@ class Hasher:
     ) -> tuple[Request, Chain, Offer | None]:
         """The request with the scopes it has at its arrival, its chain, and what of it could be shared. The catalogue's
         scopes can only be tightened, but for prefixes whose wider name is in `released`: those have the wider scope."""
-        now_us = request.arrival_us
-        scope_ids = self.tenancy.scopes(
-            request.tenant_id, request.segments, self.directory, now_us, user_id=request.user_id
-        )
+        return self.chained_together([(request, tokens)], released)[0]
+
+    def chained_together(
+        self, asked: Sequence[tuple[Request, NDArray[np.uint32]]], released: frozenset[bytes] = frozenset()
+    ) -> list[tuple[Request, Chain, Offer | None]]:
+        """As `chained` of each; hashed in one go."""
+        scoped = [self._scoped(request, tokens, released) for request, tokens in asked]
+        given = [(tokens, made.segments, ids) for (_, tokens), (made, ids, _) in zip(asked, scoped, strict=True)]
+        found = chains(given, directory=self.directory, ring=self.ring, space=self.space, detail=self.detail)
+        return [(made, hashed, offered) for (made, _, offered), hashed in zip(scoped, found, strict=True)]
+
+    def _scoped(
+        self, request: Request, tokens: NDArray[np.uint32], released: frozenset[bytes]
+    ) -> tuple[Request, tuple[int, ...], Offer | None]:
+        scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory, request.arrival_us)
         segments = tuple(
             s if s.scope_id == i else replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True)
         )
@@ -85,10 +96,8 @@ class Hasher:
         if offered is not None and (blocks := offered.released_blocks(released)):
             count = blocks * self.space.block_tokens
             segments, scope_ids = widened(segments, scope_ids, offered.wider_id, count, self.directory)
-        hashed = chain(
-            tokens, segments, scope_ids, directory=self.directory, ring=self.ring, space=self.space, detail=self.detail
-        )
-        return request if segments == request.segments else replace(request, segments=segments), hashed, offered
+        made = request if segments == request.segments else replace(request, segments=segments)
+        return made, tuple(scope_ids), offered
 
     def _offer(
         self, tokens: NDArray[np.uint32], segments: tuple[Segment, ...], scope_ids: tuple[int, ...]

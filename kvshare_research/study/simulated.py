@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from kvshare_research.config import Run
@@ -38,6 +39,7 @@ from .prompts import Hasher, detail_of
 from .settings import case_config, choice, name_of, names
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
+HASHED_TOGETHER = 16  # prompts; the spans of so many fill the lanes of the hash
 TOLD_EVERY = 200  # requests between two words on progress
 
 
@@ -62,10 +64,24 @@ class Fleet:
 
     def arrival(self, item: PromptItem, request_id: int, arrival_us: int) -> tuple[Request, Chain]:
         """The item under this tenancy, with what is disclosed by now; its tokens are not kept."""
-        named = replace(item.request, request_id=request_id, arrival_us=arrival_us, application=item.application)
+        named = _named(item, request_id, arrival_us)
         if self.discloser is not None:
             return self.discloser.arrive(named, item.tokens, arrival_us)
         return self.hasher.chained(named, item.tokens)[:2]
+
+    def arrivals(self, items: Iterable[PromptItem]) -> Iterator[tuple[Request, Chain]]:
+        """The items at their own times, numbered in their order. Some are read ahead and hashed together, unless what
+        is disclosed by then changes their names."""
+        numbered = enumerate(items)
+        if self.discloser is not None:
+            yield from (self.arrival(item, index, item.request.arrival_us) for index, item in numbered)
+        while ahead := list(islice(numbered, HASHED_TOGETHER)):
+            asked = [(_named(item, index, item.request.arrival_us), item.tokens) for index, item in ahead]
+            yield from (row[:2] for row in self.hasher.chained_together(asked))
+
+
+def _named(item: PromptItem, request_id: int, arrival_us: int) -> Request:
+    return replace(item.request, request_id=request_id, arrival_us=arrival_us, application=item.application)
 
 
 def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
@@ -205,7 +221,7 @@ class SimulatedSession:
         started_s = time.process_time()
         oracle = FUTURE in component(config, "retention").needs
         if timed:
-            arrivals = self._told(self._arrivals(fleet, items))
+            arrivals = self._told(fleet.arrivals(items))
             fleet.simulator.feed(fleet.foretold(arrivals) if oracle else arrivals)
             outcomes = fleet.simulator.run()
         elif service_us is None and oracle:
@@ -230,10 +246,6 @@ class SimulatedSession:
         if fleet.discloser is not None:
             self.notes[f"disclosure in {case.title}"] = fleet.discloser.notes()
         return self._record(case, config, fleet, outcomes, rate_per_s)
-
-    def _arrivals(self, fleet: Fleet, items: Iterable[PromptItem]) -> Iterator[tuple[Request, Chain]]:
-        for index, item in enumerate(items):
-            yield fleet.arrival(item, index, item.request.arrival_us)
 
     def _told(self, arrivals: Iterator[tuple[Request, Chain]]) -> Iterator[tuple[Request, Chain]]:
         for count, arrival in enumerate(arrivals, 1):

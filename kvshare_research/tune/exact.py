@@ -103,5 +103,4 @@ def _arrivals(run: Run, config: Mapping[str, Any], fleet: Fleet) -> Any:
         block_tokens=fleet.hasher.space.block_tokens, node_count=node_count_of(run),
         pool_blocks=capacity * node_count_of(run),
     )  # fmt: skip
-    for index, item in enumerate(workload.stream(given)):
-        yield fleet.arrival(item, index, item.request.arrival_us)
+    return fleet.arrivals(workload.stream(given))

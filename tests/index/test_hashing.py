@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from kvshare_research.index.hashing import (
     ROOT_PARENT,
     SPAN_BLOCKS,
+    Stretch,
     _chain_compiled,
     _chain_hashlib,
     chain_digests,
+    digests_of,
 )
 
 KEY = bytes(range(32))
@@ -116,3 +118,28 @@ def test_the_compiled_chain_is_the_library_s(
     )
     expected = _chain_hashlib(key, parent, tokens.tobytes(), 4 * block_tokens)
     assert _chain_compiled(key, parent, tokens, block_tokens) == expected
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(
+        st.lists(st.sampled_from([1, 2, 15, 16, 17, 33]), min_size=1, max_size=3), min_size=1, max_size=20
+    ),
+    block_tokens=st.integers(1, 40),
+    seed=st.integers(0, 1000),
+)
+def test_prompts_hashed_together_are_hashed_as_each_alone(
+    lengths: list[list[int]], block_tokens: int, seed: int
+) -> None:
+    """Stretches of any number of blocks under keys of their own, each prompt's going on from one to the next."""
+    chance = np.random.default_rng(seed)
+    stretches, expected = [], []
+    for prompt in lengths:
+        parent = ROOT_PARENT
+        for at, blocks in enumerate(prompt):
+            key = chance.bytes(32)
+            tokens = chance.integers(0, 2**32, blocks * block_tokens, dtype=np.uint32)
+            expected.append(_chain_hashlib(key, parent, tokens.tobytes(), 4 * block_tokens))
+            stretches.append(Stretch(key, tokens, at > 0))
+            parent = expected[-1].last
+    assert digests_of(stretches, block_tokens) == expected
