@@ -38,8 +38,11 @@ COLUMNS = ("coverage", "accuracy", "timeliness", "destination", "waste")
 ORACLE_AHEAD_US = 5_000_000
 
 
-def policies(names: tuple[bytes, ...], seed: int, folder: Path) -> Iterator[tuple[str, Prefetch]]:
-    """The whole family but `off`; a declared workflow names the three steps that may follow each."""
+def policies(names: tuple[bytes, ...], seed: int, folder: Path, trained: bool) -> Iterator[tuple[str, Prefetch]]:
+    """The whole family but `off`, and without those to train unless `trained`.
+
+    A declared workflow names the three steps that may follow each.
+    """
     steps = {f"step {i}": tuple(f"step {j}" for j in row) for i, row in enumerate(followers(NAMES, seed).tolist())}
     yield "queue_lookahead", QueueLookahead(admitted_max=3, **COMMON)
     yield "ppm, per tenant", Ppm(scope="tenant", **PREDICTING)
@@ -47,7 +50,7 @@ def policies(names: tuple[bytes, ...], seed: int, folder: Path) -> Iterator[tupl
     yield "workflow", Workflow(steps=steps, steps_ahead=1, **PREDICTING)
     taught = make_sessions(TAUGHT, NAMES, STEPS, seed)
     known = {"vocabulary": vocabulary_of(names), **PREDICTING}
-    for epsilon in (None, 2.0):
+    for epsilon in (None, 2.0) if trained else ():
         title = "no DP" if epsilon is None else f"epsilon {epsilon:g}"
         counts, network = folder / f"counts {title}", folder / f"network {title}"
         save(train_counts(taught, names, epsilon=epsilon, delta=1e-5, noise=SeededNoise(seed)), counts)
@@ -83,7 +86,7 @@ def table(
         plain = played(directory, rows, None, given.capacity)
         assert plain.prefetched_bytes == 0
         with tempfile.TemporaryDirectory() as folder:
-            for title, policy in [("off", None), *policies(names, seed, Path(folder))]:
+            for title, policy in [("off", None), *policies(names, seed, Path(folder), given.trained)]:
                 for budget in budgets:
                     if policy is None:
                         play = plain
@@ -148,5 +151,8 @@ if __name__ == "__main__":
     parser.add_argument("--gap-ms", type=int, default=300, help="mean time between two arrivals")
     parser.add_argument("--capacity", type=int, default=100_000, help="blocks of a node's pool")
     parser.add_argument("--budgets", type=int, nargs="+", default=[256], help="MiB on the way to a node, at most")
+    parser.add_argument(
+        "--trained", action=argparse.BooleanOptionalAction, default=True, help="predictors to train too"
+    )
     parser.add_argument("--figure", type=Path, help="draw what is saved, as a picture of this name")
     sys.exit(main(parser.parse_args()))
