@@ -30,7 +30,7 @@ TOGETHER_REQUESTS = 10  # a worker
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ServingPace:
     """Thousandths of what calibration says, and how much longer prefill and decode take while all workers compute.
 
     `control_us` is what handing a request over takes: the median of what is left of TTFT beside its components.
@@ -42,7 +42,7 @@ class Pace:
     control_us: int = 0
 
 
-def measured_pace(session: Session, config: Mapping[str, Any], cost: TtftCost) -> Pace:
+def measured_pace(session: Session, config: Mapping[str, Any], cost: TtftCost) -> ServingPace:
     """Prompts of the run's workload, recomputed: a few one after the other, then so many a worker all at once."""
     base = dict(config) | {"selector": choice("selector", BASELINE), "link": choice("link", "loopback")}
     workers = session.cluster.node_count
@@ -74,12 +74,12 @@ def measured_pace(session: Session, config: Mapping[str, Any], cost: TtftCost) -
     return found
 
 
-def pace_of(alone: Sequence[Outcome], together: Sequence[Outcome], cost: TtftCost) -> Pace:
+def pace_of(alone: Sequence[Outcome], together: Sequence[Outcome], cost: TtftCost) -> ServingPace:
     """From requests served one at a time, and from those served all at once, of which the first and the last on each
     node do not count: not all others compute beside them. What was not measured is as calibrated."""
     alone = [o for o in alone if o.status == Status.DONE and o.prefill_us > 0]
     if not alone:
-        return Pace()
+        return ServingPace()
     prefill = statistics.median(o.prefill_us / _prefill_us(o, cost) for o in alone)
     decodes = [o.decode_us / _decode_us(o, cost) for o in alone if _decode_us(o, cost) > 0]
     inner = []
@@ -91,7 +91,7 @@ def pace_of(alone: Sequence[Outcome], together: Sequence[Outcome], cost: TtftCos
         (o.prefill_us + o.decode_us) / (prefill * _prefill_us(o, cost) + decode * _decode_us(o, cost)) for o in inner
     ]
     known = (o.queue_us + o.fetch_us + o.prefill_us + o.merge_us - o.overlap_us for o in alone)
-    return Pace(
+    return ServingPace(
         prefill_permille=round(1_000 * prefill),
         decode_permille=round(1_000 * decode),
         together_permille=max(1_000, round(1_000 * statistics.median(ratios))) if ratios else 1_000,

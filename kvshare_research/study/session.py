@@ -29,7 +29,7 @@ from .assembly import check_retention, check_selector, component, parties, price
 from .calibrate import applied, calibrated, link_samples
 from .disclosing import on_cluster
 from .fitting import check_fits
-from .pace import Pace, measured_pace
+from .pace import ServingPace, measured_pace
 from .plan import IDLE, Case, cases
 from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, detail_of, prompts
@@ -54,7 +54,7 @@ class Session:
     logs: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     _resolved: dict[str, Any] = field(default_factory=dict)
     _service_us: dict[float | None, float] = field(default_factory=dict)
-    _pace: Pace = field(default_factory=Pace)
+    _pace: ServingPace = field(default_factory=ServingPace)
     _links: dict[str, list[list[int]]] = field(default_factory=dict)
     _number: int = 0
     _tokenizer: Any = None

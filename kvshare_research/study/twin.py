@@ -20,7 +20,7 @@ from kvshare_research.driver.simulator import Simulator
 from kvshare_research.driver.simulator_engine import EngineModel
 
 from .assembly import CALIBRATION, StudyAssembly, priced
-from .pace import Pace
+from .pace import ServingPace
 from .prompts import Prompt
 
 Sample = Sequence[int]  # source, reader, bytes, us
@@ -34,7 +34,7 @@ class Machines:
     node_count: int
     capacity_blocks: int
     block_bytes: int
-    pace: Pace
+    pace: ServingPace
 
 
 def twin(

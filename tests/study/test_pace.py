@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvshare_research.core.costing import PrefillCoefficients, decode_ps, prefill_ps
 from kvshare_research.core.nouns import Action, Outcome, Status
 from kvshare_research.cost.ttft import TtftCost
-from kvshare_research.study.pace import Pace, pace_of
+from kvshare_research.study.pace import ServingPace, pace_of
 
 COST = TtftCost(
     c0_ps=4 * 10**10, c1_ps_per_token=10**9, c2_ps_per_token=0, c3_ps_per_token2=10**6, c4_ps_per_token2=10**6,
@@ -48,9 +48,9 @@ def test_the_pace_is_what_it_was_made_with(prefill: float, decode: float, togeth
 
 
 def test_nothing_measured_is_as_calibrated_and_company_never_speeds_up() -> None:
-    assert pace_of((), (), COST) == Pace()
+    assert pace_of((), (), COST) == ServingPace()
     failed = replace(served(0, 0, 2.0, 2.0), status=Status.FAILED, prefill_us=0)
-    assert pace_of([failed], (), COST) == Pace()
+    assert pace_of([failed], (), COST) == ServingPace()
     alone = [served(i, 0, 2.0, 2.0) for i in range(3)]
     assert pace_of(alone, (), COST).together_permille == 1_000
     assert pace_of(alone, [served(i, 0, 1.0, 1.0) for i in range(4)], COST).together_permille == 1_000
