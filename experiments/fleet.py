@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from kvshare_research.core.rights import EVERYBODY, TENANT, Scope
 from kvshare_research.driver.simulator import Simulator
 from kvshare_research.metrics.steady import steadiness
 from kvshare_research.study.settings import choice
-from kvshare_research.study.simulated import build_fleet
+from kvshare_research.study.simulated import Fleet, build_fleet
 
 WARMUP_RATIO = 0.1
 
@@ -58,29 +58,29 @@ def play(
     if selector is not None:
         config["selector"] = choice("selector", selector) if isinstance(selector, str) else dict(selector)
     fleet = build_fleet(run, config)
-    nodes, block_tokens = len(fleet.simulator.workers), fleet.hasher.space.block_tokens
-    directory = fleet.hasher.directory
-
-    def arrivals() -> Iterable[tuple[Request, Chain]]:
-        for index, prompt in enumerate(prompts):
-            tokens = np.repeat(np.asarray(prompt.blocks, np.uint32), block_tokens)[: prompt.input_tokens]
-            public = min(prompt.public_blocks * block_tokens, prompt.input_tokens)
-            parts = ((EVERYBODY, public), (Scope(TENANT, prompt.tenant), prompt.input_tokens - public))
-            segments = tuple(Segment(scope_id=directory.scope_id(s), token_count=n) for s, n in parts if n)
-            own = prompt.blocks[min(prompt.public_blocks, len(prompt.blocks) - 1)]
-            request = Request(
-                request_id=index, tenant_id=prompt.tenant, user_id=prompt.user, session_id=prompt.session,
-                segments=segments,
-                output_tokens_max=prompt.output_tokens, arrival_us=prompt.arrival_us,
-                ingress=own * 2_654_435_761 % 2**32 % nodes if prompt.ingress is None else prompt.ingress,
-            )  # fmt: skip
-            yield fleet.hasher.chained(request, tokens)[:2]
-
-    fleet.simulator.feed(arrivals())
+    fleet.simulator.feed(arrivals_of(fleet, prompts))
     outcomes = sorted(fleet.simulator.run(), key=lambda o: o.request_id)
     name = str(config["selector"]["_target_"]).rsplit(".", 1)[-1]
     CONDITIONS.append((name, steadiness(outcomes, left_out=int(WARMUP_RATIO * len(outcomes)))))
     return outcomes, fleet.simulator
+
+
+def arrivals_of(fleet: Fleet, prompts: Iterable[Prompt]) -> Iterator[tuple[Request, Chain]]:
+    """The prompts as this fleet is asked them, one after the other."""
+    nodes, block_tokens = len(fleet.simulator.workers), fleet.hasher.space.block_tokens
+    directory = fleet.hasher.directory
+    for index, prompt in enumerate(prompts):
+        tokens = np.repeat(np.asarray(prompt.blocks, np.uint32), block_tokens)[: prompt.input_tokens]
+        public = min(prompt.public_blocks * block_tokens, prompt.input_tokens)
+        parts = ((EVERYBODY, public), (Scope(TENANT, prompt.tenant), prompt.input_tokens - public))
+        segments = tuple(Segment(scope_id=directory.scope_id(s), token_count=n) for s, n in parts if n)
+        own = prompt.blocks[min(prompt.public_blocks, len(prompt.blocks) - 1)]
+        request = Request(
+            request_id=index, tenant_id=prompt.tenant, user_id=prompt.user, session_id=prompt.session,
+            segments=segments, output_tokens_max=prompt.output_tokens, arrival_us=prompt.arrival_us,
+            ingress=own * 2_654_435_761 % 2**32 % nodes if prompt.ingress is None else prompt.ingress,
+        )  # fmt: skip
+        yield fleet.hasher.chained(request, tokens)[:2]
 
 
 def counted(outcomes: Sequence[Outcome]) -> list[Outcome]:
