@@ -155,9 +155,7 @@ def compared(workload: Workload, *, tune: bool = True) -> dict[str, float]:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    say(
-        f"\n| {workload.name} | TTFT p50/p95/p99, ms | E2E p50/p95/p99, ms | reuse, GB moved, blocks evicted | trouble |"
-    )
+    say(f"\n| {workload.name} | TTFT p50/p95/p99, ms | E2E p50/p95/p99, ms | reuse, GB, blocks evicted | trouble |")
     say("|---|---|---|---|---|")
     found: dict[str, Played] = {}
     for name, selector in policies(workload, tune=tune):
