@@ -249,23 +249,55 @@ def _finds(function: ast.FunctionDef) -> bool:
 
 
 def router_complaints(name: str, source: str) -> list[Complaint]:
-    """What reaches a policy without passing the judge: `quote` must be given a verdict that `judge` returned."""
+    """What reaches a policy without passing the judge: a quote is given a verdict that `judge` returned, or less of one.
+
+    A parameter `verdict` counts as judged, because every call is looked at: it must be handed a judged verdict too.
+    """
+    tree = ast.parse(source)
+    takes = {f.name: at for f in functions(tree) if (at := _place_of(f, "verdict")) is not None}
     complaints = []
     found = False
-    for function in functions(ast.parse(source)):
-        judged = {
-            t.id
-            for n in ast.walk(function)
-            if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) and ast.unparse(n.value.func) == "judge"
-            for t in n.targets
-            if isinstance(t, ast.Name)
-        }
-        for n in ast.walk(function):
-            if isinstance(n, ast.Call) and ast.unparse(n.func) == "QuoteInput":
+    for function in functions(tree):
+        judged = _judged_names(function)
+        for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
+            what = ast.unparse(call.func)
+            given = {k.arg: k.value for k in call.keywords}
+            if what == "QuoteInput":
                 found = True
-                given = {k.arg: ast.unparse(k.value) for k in n.keywords}
-                if given.get("verdict") not in judged:
-                    complaints.append(Complaint(name, n.lineno, f"{function.name} quotes what was not judged"))
-                if any("match" in value for value in given.values()):
-                    complaints.append(Complaint(name, n.lineno, f"{function.name} shows a policy the raw match"))
+                verdict = given.get("verdict")
+                if any("match" in ast.unparse(value) for value in given.values()):
+                    complaints.append(Complaint(name, call.lineno, f"{function.name} shows a policy the raw match"))
+            elif what.removeprefix("self.") in takes:
+                at = takes[what.removeprefix("self.")]
+                verdict = call.args[at] if at < len(call.args) else given.get("verdict")
+            else:
+                continue
+            if not _is_judged(verdict, judged):
+                complaints.append(Complaint(name, call.lineno, f"{function.name} quotes what was not judged"))
     return complaints if found else [*complaints, Complaint(name, 1, "no quote found: this check looks at nothing")]
+
+
+def _place_of(function: ast.FunctionDef, parameter: str) -> int | None:
+    """Where a call of this method gives the parameter; None: it has no such."""
+    names = [a.arg for a in function.args.args if a.arg != "self"]
+    return names.index(parameter) if parameter in names else None
+
+
+def _judged_names(function: ast.FunctionDef) -> set[str]:
+    """Names that hold what the judge let pass; none that is assigned from anything else as well."""
+    judged, other = {a.arg for a in function.args.args if a.arg == "verdict"}, set()
+    for n in (n for n in ast.walk(function) if isinstance(n, ast.Assign)):
+        maker = ast.unparse(n.value.func) if isinstance(n.value, ast.Call) else ""
+        for target in n.targets:
+            first, *rest = target.elts if isinstance(target, ast.Tuple) else [target]
+            of_judge = maker == "judge" and not rest or maker == "self._quoted" and bool(rest)
+            (judged if of_judge else other).add(ast.unparse(first))
+            other |= {ast.unparse(r) for r in rest}
+    return judged - other
+
+
+def _is_judged(value: ast.expr | None, judged: set[str]) -> bool:
+    """A judged name, or what `shown` leaves of one."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "shown" and value.args:
+        return _is_judged(value.args[0], judged)
+    return isinstance(value, ast.Name) and value.id in judged

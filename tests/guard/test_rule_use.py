@@ -112,6 +112,16 @@ def test_a_row_stored_from_elsewhere_is_found() -> None:
     assert account_complaints("worker.py", "def seize(ledger):\n    t = Ticket(1, 1, 1)\n", OWNERS)
 
 
-def test_planted_bypass_of_the_judge_is_found() -> None:
-    text = planted("router.py", "verdict = judge(", "verdict = lenient(")
-    assert router_complaints("router.py", text)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("verdict = judge(", "verdict = lenient("),
+        ("chain, shown(verdict, blocks), now_us", "chain, Verdict(), now_us"),
+        ("chain, shown(verdict, blocks), now_us", "chain, widened(verdict), now_us"),
+        ("self._shaped(request, chain, verdict, now_us", "self._shaped(request, chain, everything(chain), now_us"),
+        ("        table = self._table(request, chain, shown(", "        verdict = Verdict()\n        table = self._table(request, chain, shown("),
+        ("            verdict=verdict,\n", "            verdict=self.all_of(chain),\n"),
+    ],
+)  # fmt: skip
+def test_planted_bypass_of_the_judge_is_found(old: str, new: str) -> None:
+    assert router_complaints("router.py", planted("router.py", old, new))
