@@ -33,7 +33,7 @@ def rate(units: int, epsilon: float, l0: int = L0) -> float:
 
 def rate_online(kind: type[DpTree] | type[DpSvt], epsilon: float) -> float:
     """The same for 5,000 units where a release serves only who comes after it."""
-    policy = kind(epsilon=epsilon, delta=DELTA, l0=VOTES, checks=CHECKS, unit="user", period_us=1)
+    policy = kind(epsilon=epsilon, delta=DELTA, l0=VOTES, checks=CHECKS, unit="user", period_us=1, alone=True)
     return float(np.mean([saved_online(policy, world(5_000, seed), seed) for seed in range(3)]))
 
 

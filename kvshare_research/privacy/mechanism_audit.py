@@ -106,6 +106,7 @@ def online_world(policy: DpTree | DpSvt, names: int, voted_at: int, noise: Noise
             votes = int(base) * (check == others_at) + (present and check == voted_at)
             if votes:
                 state.counts = {n: state.counts.get(n, 0) + votes for n in ids}
+                state.by_tenant = dict.fromkeys(ids, {0: 1})  # each voter is of a tenant of its own
             state, new = policy.release(state, noise)
         counts: Counts = np.array([n in new for n in ids]).reshape(trials, names).sum(1)
         return counts
@@ -117,7 +118,7 @@ def shipped(epsilon: float, delta: float, l0: int, checks: int, noise: Noise) ->
     """The mechanisms as configured policies run them."""
     common: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "unit": "user", "period_us": 1}
     batch, optimal = DpBatch(l0=l0, **common), DpOptimal(**common)
-    tree, svt = DpTree(l0=2, checks=checks, **common), DpSvt(l0=2, checks=checks, **common)
+    tree, svt = DpTree(l0=2, checks=checks, alone=True, **common), DpSvt(l0=2, checks=checks, **common)
     steps = _bases(1 / math.sqrt(l0), 60)
     rows = [
         ("dp_batch", l0, batch_world(batch.kept, l0, 1 / math.sqrt(l0), noise), steps),

@@ -114,7 +114,7 @@ def test_nothing_is_written_for_a_run_that_writes_nothing(probe: Probe, tmp_path
 
 def test_help_and_cfg_answer_without_running(probe: Probe) -> None:
     text = probe("--help").stdout
-    assert "isolated [layered] one_group shard" in text
+    assert "isolated [layered] one_group per_user shard" in text
     assert "who shares with whom" in text
     shown = probe("--cfg", "job", "seed=4").stdout
     assert "seed: 4" in shown

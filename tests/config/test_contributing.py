@@ -20,7 +20,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with the example's files added, and nothing else changed."""
     folder = tmp_path_factory.mktemp("copy")
     ignored = shutil.ignore_patterns("__pycache__")
-    for part in ("kvshare_research", "conf", "tests/selector", "tests/tidy"):
+    for part in ("kvshare_research", "conf", "tests/core", "tests/selector", "tests/tidy"):
         shutil.copytree(ROOT / part, folder / part, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "tests" / "__init__.py").touch()

@@ -125,7 +125,7 @@ def test_a_vocabulary_is_checked_also_where_none_is_configured(tmp_path: Path, k
     def proposals(foresight: Foresight) -> int:
         chain = Chain(hashes=NAMES[1], scope_ends=((0, 1),), block_tokens=16)
         seen = Seen(
-            request_id=1, tenant_id=1, user_id=0, step="", chain=chain, prefix_blocks=1, executor=0, ingress=0,
+            request_id=1, tenant_id=1, user_id=0, step="", chain=chain, prefix_blocks=1, executor=1, ingress=0,
             queued_requests=0, pulled_blocks=0, now_us=0,
         )  # fmt: skip
         foresight.state = foresight.policy.observe(foresight.state, seen)
