@@ -142,6 +142,11 @@ class Row:
     reuse_share: Estimate  # reused over prompt tokens, as `reuse.share`
     node_load: NodeLoad | None  # of the first seed; None when idle
 
+    @property
+    def idle(self) -> bool:
+        """Whether each request came after the one before had ended; not where arrivals are those of a trace."""
+        return self.key.utilisation is None and self.steadiness is None
+
 
 def prefill_latency_us(outcome: Outcome) -> int:
     """Time spent to have the prompt's KV: without queueing, without the way to the executor."""

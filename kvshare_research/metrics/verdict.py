@@ -271,4 +271,4 @@ def overlap_table(
 
 def bound_violations(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Idle rows whose saving lies above the analytic bound with 95 % confidence: empty, or the measurement is wrong."""
-    return tuple(r for r in rows if r.key.utilisation is None and r.savings is not None and r.savings.breaks_bound)
+    return tuple(r for r in rows if r.idle and r.savings is not None and r.savings.breaks_bound)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kvshare_research.metrics.records import BASELINE, CaseKey, Label
 from kvshare_research.metrics.summary import Row
 
-from .text import overlap_name
+from .text import RECORDED, overlap_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,8 +76,8 @@ def title_of(key: CaseKey, panels: Sequence[Panel]) -> str:
     if key.utilisation is not None:
         load = f"ρ = {key.utilisation:.2f}"
     else:
-        traced = any(row.steadiness is not None for k, members in panels if k == key for row in members)
-        load = "arrivals as recorded" if traced else "idle"
+        idle = all(row.idle for k, members in panels if k == key for row in members)
+        load = "idle" if idle else RECORDED
     head = load if key.overlap is None else f"{overlap_name(key.overlap)} overlap, {load}"
     lines = [key.selector] if key.selector else []
     lines += [head, f"{key.label}, {key.link}" if key.link else key.label]

@@ -13,7 +13,18 @@ from kvshare_research.metrics.records import BASELINE
 from kvshare_research.metrics.statistics import P95_SAMPLES, P99_SAMPLES
 from kvshare_research.metrics.summary import Row
 
-from .text import NOTHING, count, key_fields, milliseconds, number, percent, percent_estimate, setting, varying
+from .text import (
+    NOTHING,
+    RECORDED,
+    count,
+    key_fields,
+    milliseconds,
+    number,
+    percent,
+    percent_estimate,
+    setting,
+    varying,
+)
 
 MEGABYTE = 1e6
 
@@ -45,7 +56,7 @@ def _table(title: str, rows: Sequence[Row], columns: tuple[str, ...], cells: Cel
     rows = sorted(rows, key=_order)
     found = [cells(r) for r in rows]
     kept = [i for i in range(len(columns)) if i == 0 or any(line[i] != NOTHING for line in found)]
-    fields = [key_fields(r.key) for r in rows]
+    fields = [key_fields(r.key) | ({} if r.idle or r.key.utilisation else {"load": RECORDED}) for r in rows]
     names = varying([r.key for r in rows])
     constant = ", ".join(f"{k} {v}" for k, v in fields[0].items() if k not in names) if fields else ""
     return Table(
@@ -88,7 +99,7 @@ def _saved(row: Row) -> tuple[str, ...]:
         percent_estimate(saved.ttft_share),
         milliseconds(saved.ttft_us),
         percent_estimate(saved.prefill_share),
-        percent(saved.bound) if row.key.utilisation is None else NOTHING,
+        percent(saved.bound) if row.idle else NOTHING,
         milliseconds(saved.prefill_us),
     )
 
@@ -358,7 +369,7 @@ def _oddities(row: Row) -> list[str]:
     elif row.rejected or row.failed:
         why = ", ".join(f"{reason} ({n})" for reason, n in row.refusals)
         said.append(f"{row.rejected} rejected, {row.failed} failed: {why}.")
-    if row.savings and row.savings.breaks_bound and row.key.utilisation is None:
+    if row.savings and row.savings.breaks_bound and row.idle:
         said.append("saves more than it reuses, which cannot be: look at the measurement.")
     if row.savings and row.savings.baseline_note:
         said.append(f"compared with recompute_always under {row.savings.baseline_note}.")

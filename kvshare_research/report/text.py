@@ -8,6 +8,7 @@ from kvshare_research.metrics.records import CaseKey
 from kvshare_research.metrics.statistics import Estimate
 
 NOTHING = "–"
+RECORDED = "arrivals as recorded"
 
 
 def number(value: float | None, digits: int = 3) -> str:

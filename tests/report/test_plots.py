@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from kvshare_research.metrics.records import CaseResult
 from kvshare_research.metrics.summary import summarise
+from kvshare_research.report.artefacts import build
 from kvshare_research.report.canvas import look, panels_of
 from kvshare_research.report.plots import draw_all
 from kvshare_research.report.plots_fleet import NODE_LINES, pareto, varied
+from kvshare_research.report.tables import as_text
 from tests.metrics.synthetic import make_case
 
 NAME = "driver.pool_tokens"
@@ -78,3 +80,18 @@ def test_the_front_is_what_none_beats() -> None:
 
 def test_no_two_policies_look_alike() -> None:
     assert len({str(look(i)) for i in range(64)}) == 64
+
+
+def test_a_trace_is_not_called_idle_nor_held_to_what_idle_runs_obey() -> None:
+    """Arrivals of a trace have no utilisation; their queue makes them no idle run, whatever they save."""
+    dense = [
+        replace(make_case(s, utilisation=0.9, count=60), utilisation=None) for s in ("recompute_always", "cheapest")
+    ]
+    report = build(dense)
+    assert not any(row.idle for row in report.rows)
+    told = as_text(report.tables, report.notices)
+    assert "load arrivals as recorded" in told
+    assert "load idle" not in told
+    assert all("which cannot be" not in notice for notice in report.notices)
+    assert "arrivals as recorded" in draw_all(report.rows)[0][2].axes[0].get_title()
+    assert all(row.idle for row in build([make_case("recompute_always"), make_case()]).rows)
