@@ -18,7 +18,7 @@ ONE_PLACE = ("link=rdma_400g",)
 # (workload and fleet, windows, requests of each). Rates are the traces' own but for `speed`, which loads or spares.
 TRACES = {
     "mooncake": (("workload=mooncake", "driver.node_count=16", *ONE_PLACE), 3, 2_000),
-    "ragpulse": (("workload=ragpulse", "driver.node_count=8", "workload.speed=100", *ONE_PLACE), 2, 1_500),
+    "ragpulse": (("workload=ragpulse", "driver.node_count=8", "workload.speed=100", *ONE_PLACE), 3, 1_500),
     "claude_code": (("workload=claude_code", "driver.node_count=8", "workload.speed=0.2", *ONE_PLACE), 2, 200),
     "servegen": (("workload=servegen", "driver.node_count=16", *ONE_PLACE), 2, 1_000),
 }
