@@ -40,4 +40,6 @@ def quantities(cases: Iterable[CaseResult]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m experiments.mooncake_ordering.verdict outputs/mooncake_ordering/<hash>/results.json")
     raise SystemExit(show(Path(__file__).parent, quantities(load_results(Path(sys.argv[1])).cases)))

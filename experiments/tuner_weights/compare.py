@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 
 from kvshare_research.cli import conf_root
 from kvshare_research.config import check, plain
+from kvshare_research.core.errors import ConfigError, did_you_mean
 from kvshare_research.metrics.statistics import Estimate, interval
 from kvshare_research.selector.one_plus_one import accepts_published, accepts_repaired
 from kvshare_research.tune.main import Judge, judges
@@ -125,6 +126,8 @@ def baselines() -> dict[str, object]:
 if __name__ == "__main__":
     parts = {"gorgo": gorgo, "baselines": baselines}
     asked = sys.argv[1:] or list(parts)
+    if unknown := [name for name in asked if name not in parts]:
+        raise ConfigError(f"there is no part `{unknown[0]}`{did_you_mean(unknown[0], parts)}")
     OUT.mkdir(parents=True, exist_ok=True)
     for name in asked:
         (OUT / f"{name}.json").write_text(json.dumps(parts[name](), indent=1) + "\n")

@@ -106,7 +106,7 @@ def online_world(policy: DpTree | DpSvt, names: int, voted_at: int, noise: Noise
             votes = int(base) * (check == others_at) + (present and check == voted_at)
             if votes:
                 state.counts = {n: state.counts.get(n, 0) + votes for n in ids}
-                state.by_tenant = dict.fromkeys(ids, {0: 1})  # each voter is of a tenant of its own
+                state.by_tenant = {n: {0: 1} for n in ids}  # each voter is of a tenant of its own
             state, new = policy.release(state, noise)
         counts: Counts = np.array([n in new for n in ids]).reshape(trials, names).sum(1)
         return counts

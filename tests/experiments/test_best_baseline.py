@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from experiments.best_baseline.contest import ALL_WAYS, FIGURES, OURS, Played, gain_share, ratio
-from experiments.best_baseline.further import TRACES, main
+from experiments.best_baseline.further import TRACES
 from experiments.fleet import setting
 from kvshare_research.core.nouns import Outcome, Status
 from kvshare_research.study.settings import choice
@@ -57,6 +59,8 @@ def test_every_setting_of_the_contest_is_a_configuration() -> None:
     assert OURS["cheapest"] == choice("selector", "cheapest")["weigh_delay_permille"], "the default is what is judged"
 
 
-def test_a_trace_that_is_none_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["moncake"]) == 2
-    assert "did you mean `mooncake`?" in capsys.readouterr().err
+def test_a_trace_that_is_none_is_named_with_the_nearest() -> None:
+    command = (sys.executable, "-m", "experiments.best_baseline.further", "mooncak")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stderr == "error: there is no workload `mooncak`; did you mean `mooncake`?\n"

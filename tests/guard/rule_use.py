@@ -290,7 +290,7 @@ def _judged_names(function: ast.FunctionDef) -> set[str]:
         maker = ast.unparse(n.value.func) if isinstance(n.value, ast.Call) else ""
         for target in n.targets:
             first, *rest = target.elts if isinstance(target, ast.Tuple) else [target]
-            of_judge = maker == "judge" and not rest or maker == "self._quoted" and bool(rest)
+            of_judge = bool(rest) if maker == "self._quoted" else maker == "judge" and not rest
             (judged if of_judge else other).add(ast.unparse(first))
             other |= {ast.unparse(r) for r in rest}
     return judged - other
