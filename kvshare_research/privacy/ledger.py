@@ -72,6 +72,16 @@ class Spent:
         )
 
 
+def check_charge(charge: Charge) -> None:
+    """Nothing, if the charge is one: a mechanism gives no budget back. Else a ConfigError that names it."""
+    gaussian = charge.noise_multiplier is None or charge.noise_multiplier > 0
+    sound = gaussian and charge.epsilon >= 0 and charge.delta >= 0 and charge.steps >= 1
+    if not (sound and 0 < charge.sample_rate <= 1):
+        raise ConfigError(
+            f"{charge} is no charge: expected an epsilon and delta of 0 or more, noise, rate and steps above 0"
+        )
+
+
 def composed(charges: Sequence[Charge], budget: Budget) -> Spent:
     """What these charges add up to; infinite where their deltas alone exceed the budget's."""
     gaussian = [c for c in charges if c.noise_multiplier is not None]
@@ -129,9 +139,18 @@ class Ledger:
         return self._spent
 
     def spend(self, charge: Charge) -> Spent:
-        """The charge is on disk and counted; BudgetSpent (and nothing changed) if it would exceed the budget."""
+        """The charge is on disk and counted; BudgetSpent (and nothing changed) if it would exceed the budget.
+
+        ConfigError for a charge that would give budget back, and where the file has lost what was spent.
+        """
+        check_charge(charge)
         with self._locked():
             known = self._charges if self._path is None else _read(self._path, self.budget)
+            if known[: len(self._charges)] != self._charges:
+                raise ConfigError(
+                    f"the epsilon ledger `{self._path}` has lost charges since it was read; restore it, what was spent"
+                    " stays spent"
+                )
             if known != self._charges:  # another process has spent since
                 self._charges, self._spent = known, composed(known, self.budget)
             after = composed((*self._charges, charge), self.budget)

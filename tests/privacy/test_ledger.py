@@ -103,6 +103,40 @@ def test_a_damaged_or_foreign_ledger_is_never_taken_for_an_empty_one(tmp_path: P
         Ledger(other, path)
 
 
+@pytest.mark.parametrize("kept", [None, 1])
+def test_a_file_that_loses_charges_while_it_is_in_use_gives_nothing_back(tmp_path: Path, kept: int | None) -> None:
+    path = tmp_path / "ledger.json"
+    ledger = Ledger(BUDGET, path)
+    ledger.spend(Charge(label="x", epsilon=1.0))
+    before = path.read_text()
+    ledger.spend(Charge(label="x", epsilon=6.0))
+    if kept is None:
+        path.unlink()
+    else:
+        path.write_text(before)
+    with pytest.raises(ConfigError, match="has lost charges"):
+        ledger.spend(Charge(label="x", epsilon=1.0))
+    assert ledger.spent.epsilon == 7.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": -5.0},
+        {"epsilon": math.nan},
+        {"noise_multiplier": 1.0, "delta": -1e-3},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": 1.0, "steps": -3},
+        {"noise_multiplier": 1.0, "sample_rate": 0.0},
+    ],
+)
+def test_a_charge_that_gives_budget_back_is_none(wrong: dict[str, float]) -> None:
+    ledger = Ledger(BUDGET, None)
+    with pytest.raises(ConfigError, match="is no charge"):
+        ledger.spend(Charge(label="x", **wrong))  # type: ignore[arg-type]
+    assert ledger.spent.epsilon == 0.0
+
+
 def test_a_crash_while_writing_leaves_the_former_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.json"
     ledger = Ledger(BUDGET, path)
