@@ -88,7 +88,8 @@ class Hasher:
     def _scoped(
         self, request: Request, tokens: NDArray[np.uint32], released: frozenset[bytes]
     ) -> tuple[Request, tuple[int, ...], Offer | None]:
-        scope_ids = self.tenancy.scopes(request.tenant_id, request.segments, self.directory, request.arrival_us)
+        asked, user_id = request.segments, request.user_id
+        scope_ids = self.tenancy.scopes(request.tenant_id, asked, self.directory, request.arrival_us, user_id)
         segments = tuple(
             s if s.scope_id == i else replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True)
         )
