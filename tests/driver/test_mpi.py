@@ -182,7 +182,9 @@ def test_answers_in_a_groups_text_are_held_until_they_are_due_and_the_work_is_no
     unheld, _ = _case(out, "pull")
     for one, other in zip(outcomes, unheld, strict=True):
         assert one["ttft_us"] >= one["shape_us"] == 400_000
-        assert one["ttft_us"] >= one["held_us"] > 0 == other["held_us"]
+        was_in_time = one["ttft_us"] - one["held_us"] < one["shape_us"]  # on a machine that is very busy it may not be
+        assert (one["held_us"] > 0) == was_in_time
+        assert other["held_us"] == 0
         assert one["end_to_end_us"] >= one["ttft_us"]
         assert (one["shown_tokens"], one["shown_executor"]) == (0, -1)
         assert (other["shown_tokens"], other["shown_executor"]) == (
