@@ -285,9 +285,9 @@ def prediction_of(group: Group) -> Prediction:
     return Prediction(fit=fit_error, unseen=unseen_error)
 
 
-def steadiness_of(cases: Sequence[CaseResult]) -> Steadiness | None:
-    """Of the seed that is least steady; None when the case is idle or nothing finished."""
-    found = [f for f in (steadiness(case.outcomes) for case in cases) if f is not None]
+def least_steady(by_seed: Iterable[Steadiness | None]) -> Steadiness | None:
+    """None when every seed is idle, or nothing finished."""
+    found = [f for f in by_seed if f is not None]
     return max(found, key=lambda f: (f.queue.saturated, f.matters, np.nan_to_num(f.queue.growth_us)), default=None)
 
 
@@ -306,12 +306,6 @@ def _reuse_share(done: Sequence[tuple[RequestKey, Outcome]]) -> Estimate:
     return statistics.bootstrap(share, *columns, groups=[key.seed for key, _ in done])
 
 
-def _node_load(case: CaseResult) -> NodeLoad | None:
-    if steadiness(case.outcomes) is None:
-        return None
-    return node_load(case.outcomes, len(case.counters.node_stored_blocks))
-
-
 def _decisions(group: Group) -> list[int]:
     counted = [t for c in group.cases for t in c.counters.decide_us]
     return counted or [o.decide_us for _, o in group.done() if o.decide_us > 0]
@@ -327,6 +321,7 @@ def row_of(group: Group, groups: Sequence[Group]) -> Row:
     own = group.key.selector == BASELINE
     decisions = _decisions(group)
     total_ttft = sum(o.ttft_us for o in outcomes)
+    steady, first = [steadiness(c.outcomes) for c in group.cases], group.cases[0]
     refusals = Counter(o.reason or "no reason given" for o in all_outcomes if o.status != Status.DONE)
     return Row(
         key=group.key,
@@ -354,12 +349,12 @@ def row_of(group: Group, groups: Sequence[Group]) -> Row:
         prediction=prediction_of(group),
         decide=statistics.quantiles(decisions),
         decide_share=sum(o.decide_us for o in outcomes) / total_ttft if total_ttft else math.nan,
-        steadiness=steadiness_of(group.cases),
+        steadiness=least_steady(steady),
         fairness=_fairness(done),
         rate_per_s=next((c.rate_per_s for c in group.cases if c.rate_per_s is not None), None),
         ttft_samples_us=tuple(o.ttft_us for o in outcomes),
         reuse_share=_reuse_share(done),
-        node_load=_node_load(group.cases[0]),
+        node_load=node_load(first.outcomes, len(first.counters.node_stored_blocks)) if steady[0] else None,
     )
 
 
