@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.fleet import Prompt, arrivals_of, reuse
+from experiments.fleet import WARMUP_RATIO, Prompt, arrivals_of, reuse
 from kvshare_research.config import Run
 from kvshare_research.core.nouns import Chain, Outcome, Request, Status
 from kvshare_research.metrics.statistics import Estimate, interval
@@ -36,7 +36,6 @@ ALL_WAYS = "actions=[recompute,resident,route,pull,multi_pull,split]"
 SEEDS, TRAINING = (21, 22, 23), 20  # the weight of `cheapest` was set on seeds 2, 3 and 11 to 13
 OURS = {"cheapest": 300, "cheapest, first token alone": 0, "cheapest, all answers": 1_000}  # weigh_delay_permille
 FIGURES = tuple((what, percent) for what in ("ttft_us", "end_to_end_us") for percent in (50, 95, 99))
-WARMUP = 0.1  # of the requests of each seed
 EVALUATIONS, POPULATION, CONFIRMED, BATCH, DRAWS = 100, 20, 3, 64, 500
 
 
@@ -95,7 +94,7 @@ def play(workload: Workload, policy: str, selector: Mapping[str, Any]) -> Played
         fleet = build_fleet(workload.run, dict(workload.run.resolved) | {"selector": dict(selector)})
         fleet.simulator.feed(iter(arrivals))
         rows = sorted(fleet.simulator.run(), key=lambda o: o.request_id)
-        first = int(WARMUP * len(rows))
+        first = int(WARMUP_RATIO * len(rows))
         found = steadiness(rows, first)
         troubles.append("" if found is None else found.trouble)
         outcomes.append(tuple(rows[first:]))
@@ -111,7 +110,7 @@ def tuned(workload: Workload, name: str) -> dict[str, Any]:
     judge = Judge(
         setting=Setting(run=workload.run), tunable=tunable(name), arrivals=list(workload.training),
         window=window_of(workload.training), model=Setting(run=workload.run).model(), batch=BATCH,
-        warmup=int(WARMUP * len(workload.training)),
+        warmup=int(WARMUP_RATIO * len(workload.training)),
     )  # fmt: skip
     found = cma_es(judge.tunable, judge.approximate, evaluations=EVALUATIONS, population=POPULATION, seed=0)
     candidates = [np.array(judge.tunable.published), *found.best(CONFIRMED)]

@@ -26,7 +26,6 @@ INSTANCES = 8  # of each kind, as published
 RULE = EarlyRejection(ttft_objective_us=30_000_000, tbt_objective_us=100_000, step_us=20_000, request_us=6_200)
 MEDIAN_IN, MEAN_IN, MEAN_OUT = 6_909, 12_035, 343  # of Mooncake's conversation trace
 MODES: tuple[Mode, ...] = ("none", "early", "predicted")
-RULE_PATH = "kvshare_research.selector.rejection.EarlyRejection"
 FLEET_REQUESTS, FLEET_RATE_PER_S = 3_000, 6.0
 REQUESTS, RATE_PER_S, SMALL = 23_000, 3.4, 500  # the rate at which about as many are turned away as published
 
@@ -118,12 +117,12 @@ def overload(count: int, seed: int = 1) -> list[Prompt]:
 def in_fleet(requests: int) -> dict[str, float]:
     """The very rule as a policy: `selector=mooncake` where every node prefills, and may decode 64 requests."""
     setup = setting(f"driver.node_count={INSTANCES}", "driver.block_tokens=512", "link=rdma_400g")
-    prompts = overload(requests)
+    prompts, selector = overload(requests), choice("selector", "mooncake_early")
     in_time: dict[Mode, int] = {}
     lost = 0
     for mode in MODES:
-        rule = {"_target_": RULE_PATH, **asdict(replace(RULE, mode=mode, request_us=1_250))}
-        outcomes, simulator = play(setup, prompts, choice("selector", "mooncake") | {"rejection": rule})
+        rule = selector["rejection"] | asdict(replace(RULE, mode=mode, request_us=1_250))
+        outcomes, simulator = play(setup, prompts, selector | {"rejection": rule})
         served = [o for o in outcomes if o.status == Status.DONE]
         in_time[mode] = sum(o.ttft_us <= RULE.ttft_objective_us for o in served)
         lost += simulator.injected - len(outcomes) + simulator.router.in_flight
