@@ -79,6 +79,11 @@ class Directory:
             return NO_MEMBERSHIP
         return self._rows.get((tenant_id, scope.party), NO_MEMBERSHIP)
 
+    def may_read(self, reader: Reader, scope_id: int, now_us: int) -> bool:
+        """Whether the reader may read what is in this scope now."""
+        scope = self.scopes[scope_id]
+        return may_read(scope, reader, self.membership(reader.tenant, scope), now_us)
+
     def reader(self, tenant_id: int, user_id: int = 0, session_id: int = 0) -> Reader:
         return Reader(tenant_id, user_id, session_id)
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from . import messages as m
+from .directory import Directory
 from .ledger import Block
 from .nouns import Action, Outcome, Status
 from .ports import Retention, Schedule
+from .rights import Reader
 
 
 class State(IntEnum):
@@ -154,19 +156,23 @@ class Running:
         )
 
 
-def to_compute(admitted: Iterable[Running]) -> set[tuple[bytes, bytes]]:
-    """Blocks that admitted requests are to compute, by hash and mark. Not those they fetch: two nodes would wait for
-    each other."""
+def to_compute(
+    admitted: Iterable[Running], reader: Reader, directory: Directory, now_us: int
+) -> set[tuple[bytes, bytes]]:
+    """Blocks that admitted requests are to compute and `reader` may read, by hash and mark. Not those they fetch: two
+    nodes would wait for each other."""
+    allowed = {i for i in range(len(directory.scopes)) if directory.may_read(reader, i, now_us)}
     return {
         (running.event.chain.block_hash(i), running.event.chain.mark(i))
         for running in admitted
         for i in range(running.event.chain.block_count)
-        if running.states[i] == State.MISSING
+        if running.states[i] == State.MISSING and running.event.chain.scope_at(i) in allowed
     }
 
 
-def awaits_another(running: Running, admitted: Iterable[Running]) -> bool:
-    """Whether a request admitted earlier is computing or fetching the very block this one needs next."""
+def awaits_another(running: Running, admitted: Iterable[Running], directory: Directory, now_us: int) -> bool:
+    """Whether a request admitted earlier is computing or fetching the very block this one needs next. For what it may
+    not read (any more) it does not wait: that would tell that others have it."""
     chain = running.event.chain
     first = running.states.index(State.MISSING)
     if running.event.plan.action == Action.RECOMPUTE or first >= chain.block_count:
@@ -178,5 +184,5 @@ def awaits_another(running: Running, admitted: Iterable[Running]) -> bool:
         same = first < theirs.block_count and theirs.block_hash(first) == chain.block_hash(first)
         same = same and theirs.mark(first) == chain.mark(first)
         if same and other.states[first] != State.PRESENT and other.first_token_us is None:
-            return True
+            return directory.may_read(running.event.reader, chain.scope_at(first), now_us)
     return False

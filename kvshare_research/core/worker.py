@@ -214,7 +214,7 @@ class Worker:
         """Served, refused, or kept until what is missing has been computed here: it is computed once for everybody."""
         asked = [(h, mark_at(event.marks, i)) for i, h in enumerate(event.hashes)]
         absent = {(h, mark) for h, mark in asked if self.ledger.find(h, now_us, mark) is None}
-        if absent and absent <= to_compute(self._running.values()):
+        if absent and absent <= to_compute(self._running.values(), event.reader, self.directory, now_us):
             self._deferred.append(event)
             return []
         return [self.serving.ask(event, self.directory, now_us)]
@@ -273,7 +273,7 @@ class Worker:
             if running.ready_since_us is None:
                 continue
             self._adopt(running, now_us)
-            if awaits_another(running, self._running.values()):
+            if awaits_another(running, self._running.values(), self.directory, now_us):
                 continue
             running.queue_us += now_us - running.ready_since_us
             running.ready_since_us = None
