@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from . import messages as m
 from .choosing import Choosing
 from .directory import Directory
+from .entering import unfit
 from .foresight import Foresight, best_source, front, stand_in
 from .judging import judge
 from .loads import Loads, Service
@@ -125,11 +126,7 @@ class Router:
         return table, row, shape.due(table, row, blocks)
 
     def _arrived(self, event: m.Arrived, now_us: int) -> tuple[m.RouterEffect, ...]:
-        wanted = event.request.executor
-        if event.request.tenant_id in self.directory.removed:
-            return self._rejected(event, "the tenant has been removed", now_us)
-        if not any(wanted in (None, node) for node in self._loads.live()):
-            reason = "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
+        if reason := unfit(event.request, self.directory, self._loads.live()):
             return self._rejected(event, reason, now_us)
         decision, service = self._plan(event, now_us)
         if decision.refusal and event.request.tenant_id != OPERATOR:

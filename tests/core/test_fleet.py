@@ -345,6 +345,22 @@ def test_a_request_that_can_never_fit_is_rejected_with_its_reason() -> None:
     assert outcome.reason == "needs 10 blocks, the pool has 4"
 
 
+@pytest.mark.parametrize(("tokens", "output"), [((0,), 2), ((), 2), ((-5,), 3), ((40, -8), 2), ((40,), -30)])
+def test_a_prompt_that_is_none_is_turned_away_and_holds_no_place(tokens: tuple[int, ...], output: int) -> None:
+    """As many as a worker admits at once; then a prompt of somebody else is served."""
+    sim = fleet(1)
+    segments = tuple(Segment(scope_id=ONE, token_count=count) for count in tokens)
+    chain = Chain(hashes=b"", scope_ends=(), block_tokens=BLOCK_TOKENS)
+    for number in range(3):
+        request = Request(
+            request_id=number, tenant_id=1, segments=segments, output_tokens_max=output, ingress=0, arrival_us=1,
+        )  # fmt: skip
+        (rejected, _) = sim.router.handle(m.Arrived(request=request, chain=chain), 1)
+        assert isinstance(rejected, m.Reject)
+    ask(sim, 9, tenant=2)
+    assert only(sim.run(), 9).request_id == 9
+
+
 def test_a_lost_node_takes_nothing_with_it() -> None:
     """Its requests are decided once more elsewhere; its blocks are no longer offered."""
     sim = fleet()

@@ -1,0 +1,24 @@
+"""What a router turns away before it decides anything: requests that no worker could ever end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .directory import Directory
+from .nouns import Request
+
+
+def unfit(request: Request, directory: Directory, live: Sequence[int]) -> str:
+    """Why the request cannot be served by any of the `live` nodes; empty: it may be decided.
+
+    A prompt without a token would hold its place on a worker for ever, and lengths below 0 would get it fewer blocks
+    than it writes.
+    """
+    if request.tenant_id in directory.removed:
+        return "the tenant has been removed"
+    if request.token_count < 1 or min(s.token_count for s in request.segments) < 0 or request.output_tokens_max < 0:
+        return "a prompt has at least one token, and no length is below 0"
+    wanted = request.executor
+    if any(wanted in (None, node) for node in live):
+        return ""
+    return "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
