@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .directory import Directory
-from .nouns import Request
+from .nouns import Outcome, Request, Status
 
 
 def unfit(request: Request, directory: Directory, live: Sequence[int]) -> str:
@@ -22,3 +22,18 @@ def unfit(request: Request, directory: Directory, live: Sequence[int]) -> str:
     if any(wanted in (None, node) for node in live):
         return ""
     return "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
+
+
+def rejection(request: Request, reason: str, after_us: int) -> Outcome:
+    """What becomes of a request that is turned away `after_us` its receipt."""
+    return Outcome(
+        request_id=request.request_id,
+        tenant_id=request.tenant_id,
+        application=request.application,
+        status=Status.REJECTED,
+        reason=reason,
+        ingress=request.ingress,
+        arrival_us=request.arrival_us,
+        end_to_end_us=after_us,
+        prompt_tokens=request.token_count,
+    )

@@ -24,6 +24,7 @@ class Decision:
     best_blocks: int
     refusal: str = ""  # why the selector would turn the request away; empty: it lets it in
     due: Due = AT_ONCE
+    standing: Service  # what it takes as its shape shows it: of an answer without one, what it is quoted to take
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,23 +6,24 @@ Read `_plan` first: it is the sentence of the program. Several routers may run o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from . import messages as m
 from .choosing import Choosing
 from .directory import Directory
-from .entering import unfit
+from .entering import rejection, unfit
 from .foresight import Foresight, best_source, front, stand_in
 from .judging import judge
-from .loads import Loads, Service
+from .loads import Loads, LoadTable, Service
 from .nouns import Action, Chain, Match, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
 from .planning import Decision, Pending, missed_tokens, plan_of
-from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector
+from .ports import Cost, IndexStore, Links, Prefetch, PrefetchIntent, QuoteInput, Selector, UnderWay
 from .promotion import OPERATOR, Promotion
 from .replica import Replica
 from .runs import longest_blocks
 from .shaping import AT_ONCE, RECOMPUTED, UNSHAPED, Due, Shape, ShapeKind, shown, told
+from .standing import Standing
 
 FORGOTTEN_MAX = 1 << 16  # removed block hashes remembered, to tell EVICTED from UNKNOWN
 
@@ -55,6 +56,7 @@ class Router:
         self.choosing = Choosing(policy.selector)
         self.foresight = None if policy.prefetch is None else Foresight(policy.prefetch)
         self._loads = Loads(node_count)
+        self._standing = Standing(node_count)
         self._pending: dict[int, Pending] = {}
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._acknowledged = [directory.revision] * node_count
@@ -103,14 +105,20 @@ class Router:
         verdict, table = self._quoted(request, chain, match, now_us, excluded)
         row = self.choosing.row(table)
         public, public_row, due = self._shaped(request, chain, verdict, now_us, excluded) or (table, row, AT_ONCE)
-        refusal = self.choosing.refusal(public, public_row, (p.under_way for p in self._pending.values()), now_us)
+        refusal = self.choosing.refusal(public, public_row, self._under_way(now_us), now_us)
         plan = plan_of(table, row, request.request_id)
         serial = self.policy.batch_max == 1
         service = self._loads.service(table, row, keeps_engine=serial)
         decided = Decision(
-            plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks, refusal=refusal, due=due
+            plan=plan, match=match, verdict=verdict, best_blocks=table.best_blocks, refusal=refusal, due=due,
+            standing=service if public is table else self._loads.service(public, public_row, keeps_engine=serial),
         )  # fmt: skip
         return decided, service
+
+    def _under_way(self, now_us: int) -> Iterable[UnderWay]:
+        if self.policy.shape.kind == ShapeKind.CONSTANT:
+            return self._standing.under_way(now_us)
+        return (pending.under_way for pending in self._pending.values())
 
     def _shaped(
         self, request: Request, chain: Chain, verdict: Verdict, now_us: int, excluded: int | None
@@ -120,8 +128,10 @@ class Router:
         blocks = None if request.tenant_id == OPERATOR else shape.shown_blocks(chain, self.directory)
         if blocks is None:
             return None
-        actions = RECOMPUTED if shape.kind == ShapeKind.CONSTANT else self.policy.actions
-        table = self._table(request, chain, shown(verdict, blocks), now_us, excluded, actions)
+        actions, loads = self.policy.actions, self._loads.at(now_us, excluded)
+        if shape.kind == ShapeKind.CONSTANT:
+            actions, loads = RECOMPUTED, self._standing.at(loads, now_us)
+        table = self._table(request, chain, shown(verdict, blocks), now_us, loads, actions)
         row = self.choosing.row(table)
         return table, row, shape.due(table, row, blocks)
 
@@ -140,6 +150,8 @@ class Router:
     ) -> tuple[m.RouterEffect, ...]:  # fmt: skip
         request, plan = event.request, decision.plan
         self._loads.sent(request, service, now_us)
+        if self.policy.shape.kind == ShapeKind.CONSTANT and not returned and request.tenant_id != OPERATOR:
+            self._standing.sent(request, decision.standing, now_us, now_us + decision.due.after_us)
         for piece in plan.pieces:
             size = piece.block_count * self.policy.block_bytes
             self.links = self.links.sending(piece.source, plan.executor, size)
@@ -194,17 +206,18 @@ class Router:
         """judge, then quote: what of `match` the tenant may use, and what each way of serving would take."""
         reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
         verdict = judge(match, chain, reader, self.directory, now_us)
-        return verdict, self._table(request, chain, verdict, now_us, excluded, self.policy.actions)
+        loads = self._loads.at(now_us, excluded)
+        return verdict, self._table(request, chain, verdict, now_us, loads, self.policy.actions)
 
     def _table(
-        self, request: Request, chain: Chain, verdict: Verdict, now_us: int, excluded: int | None,
+        self, request: Request, chain: Chain, verdict: Verdict, now_us: int, loads: LoadTable,
         actions: frozenset[Action],
     ) -> QuoteTable:  # fmt: skip
         given = QuoteInput(
             request=request,
             chain=chain,
             verdict=verdict,
-            loads=self._loads.at(now_us, excluded),
+            loads=loads,
             links=self.links.matrix(now_us),
             actions=actions,
             block_bytes=self.policy.block_bytes,
@@ -229,8 +242,8 @@ class Router:
         if pending.first_token_us is None:
             pending.first_token_us = now_us
             self._loads.answered(event.node, event.request_id, now_us)
-            if pending.arrived.request.tenant_id != OPERATOR:
-                self.choosing.answered(now_us - pending.received_us)
+            if pending.arrived.request.tenant_id != OPERATOR:  # learned from is what is told
+                self.choosing.answered(max(now_us - pending.received_us, pending.decision.due.after_us))
         return ()
 
     def _completed(self, event: m.Completed, now_us: int) -> tuple[m.RouterEffect, ...]:
@@ -297,17 +310,7 @@ class Router:
         request = event.request
         if self.promotion.ended(request.request_id):
             return ()
-        outcome = Outcome(
-            request_id=request.request_id,
-            tenant_id=request.tenant_id,
-            application=request.application,
-            status=Status.REJECTED,
-            reason=reason,
-            ingress=request.ingress,
-            arrival_us=request.arrival_us,
-            end_to_end_us=0 if received_us is None else now_us - received_us,
-            prompt_tokens=request.token_count,
-        )
+        outcome = rejection(request, reason, 0 if received_us is None else now_us - received_us)
         return (m.Reject(request_id=request.request_id, reason=reason), m.Record(outcome=outcome))
 
     def _settle(self, pending: Pending, now_us: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kvshare_research.attack.experiment import CASES, CONSTANT, PADDED
@@ -44,7 +46,7 @@ def test_what_a_group_shares_its_members_see_unless_answers_have_one_shape() -> 
     seen = play(SCENE, Layered(), shared_secret=True)
     assert power(-seen.ttft_us, 0).auc == 1
     for shape in (PADDED, CONSTANT):
-        held = play(SCENE, Layered(), shared_secret=True, shape=shape)
+        held = play(replace(SCENE, secrets=60), Layered(), shared_secret=True, shape=shape)
         assert power(held.reused_tokens, 0).auc == power(held.elsewhere, 0).auc == 0.5
         assert 0.3 < power(-held.ttft_us, 0).auc < 0.7
 

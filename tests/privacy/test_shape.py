@@ -104,6 +104,61 @@ def test_being_turned_away_shows_no_more_than_a_time_would(shape: Shape) -> None
     assert (ends[0] == ends[1]) == (shape is not UNSHAPED)
 
 
+def beside(ran: str, shape: Shape, nodes: int, gap_us: int, selector: Selector | None = None) -> tuple[Any, ...]:
+    """What tenant two is told of four requests of its own, sent `gap_us` after its guess, and what was learned."""
+    sim = fleet(nodes)
+    sim.router.policy = replace(sim.router.policy, shape=shape)
+    ask(sim, 1, tenant=1, prefix=ran, prefix_scope=GROUP_ID, executor=0)
+    sim.run()
+    sim.router.choosing = Choosing(selector or sim.router.policy.selector)
+    start_us = sim.now_us + 10**7
+    ask(sim, GUESS, tenant=2, prefix="g", prefix_scope=GROUP_ID, at_us=start_us)
+    for i in range(4):
+        ask(sim, 10 + i, tenant=2, prefix=f"own{i}", prefix_scope=TWO, at_us=start_us + gap_us + i)
+    ended = sorted((o for o in sim.run() if o.request_id >= 10), key=lambda o: o.request_id)
+    return [(o.status, o.ttft_us, o.end_to_end_us, o.shown_executor) for o in ended], sim.router.choosing.state
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize("gap_us", [1, 60_000, 340_000])
+def test_what_comes_behind_a_guess_shows_nothing_of_it(nodes: int, gap_us: int) -> None:
+    """A hit leaves its node sooner than a miss: of constant shape, the queue that others meet does not show it."""
+    assert beside("g", CONSTANT, nodes, gap_us) == beside("x", CONSTANT, nodes, gap_us)
+
+
+def test_without_a_shape_and_padded_it_shows() -> None:
+    for shape in (UNSHAPED, PAD):
+        assert beside("g", shape, 1, 1) != beside("x", shape, 1, 1)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowded(Selector):
+    """Turns away who would not be the only one before its first token; remembers every first token."""
+
+    may_refuse: ClassVar[bool] = True
+    learns: ClassVar[bool] = True
+
+    def select(self, table: QuoteTable) -> int:
+        return int(table.ttft_us.argmin())
+
+    def refuses(self, table: QuoteTable, row: int, under_way: Sequence[UnderWay], now_us: int) -> str:
+        return "crowded" if any(u.first_token_us is None for u in under_way) else ""
+
+    def initial_state(self) -> Any:
+        return ()
+
+    def answered(self, state: Any, ttft_us: int) -> Any:
+        return (*state, ttft_us)
+
+
+@pytest.mark.parametrize("gap_us", [1, 60_000, 340_000])
+def test_neither_a_refusal_nor_what_is_learned_shows_a_guess(gap_us: int) -> None:
+    hit, miss = (beside(ran, CONSTANT, 1, gap_us, Crowded()) for ran in "gx")
+    assert hit == miss
+    assert beside("g", UNSHAPED, 1, 60_000, Crowded()) != beside("x", UNSHAPED, 1, 60_000, Crowded())
+
+
 def _of_tenants(chain: Any, directory: Any) -> int | None:
     return next((0 for scope_id, _ in chain.scope_ends if directory.scopes[scope_id].level > 2), None)
 
