@@ -43,13 +43,13 @@ class Desk:
         self._released_at: dict[bytes, int] = {}
         self._releases = 0
         self._offers: OrderedDict[bytes, Offer] = OrderedDict()
+        self._chains: dict[bytes, Chain] = {}  # of what is released: no flood of other prefixes takes that back
         self._due_us = now_us + policy.period_us
 
     def prefixes(self) -> tuple[Chain, ...]:
         """The released set as chains, for the router; one that was forgotten is counted and left out."""
-        known = [name for name in sorted(self.released) if name in self._offers]
-        self.counters["forgotten_prefixes"] += len(self.released) - len(known)
-        return tuple(self._offers[name].prefix(name) for name in known)
+        self.counters["forgotten_prefixes"] += len(self.released) - len(self._chains)
+        return tuple(self._chains[name] for name in sorted(self._chains))
 
     def awaited(self) -> frozenset[bytes]:
         """What may be released without being asked for again; where each request releases, nothing."""
@@ -63,11 +63,11 @@ class Desk:
         return "epsilon 0: nothing is released" if self.ledger is None else str(self.ledger.spent)
 
     def vote(self, offer: Offer | None, request: Request) -> None:
-        """The request's unit votes for what it could share; a request without a known unit does not vote."""
+        """The request's unit votes for what it could share; a request without a known unit or tenant does not vote."""
         if offer is None:
             return
         unit_id = request.tenant_id if self.policy.unit == "tenant" else request.user_id
-        if unit_id <= 0:
+        if unit_id <= 0 or request.tenant_id <= 0:  # users of no tenant would each count as one of their own
             self.counters["unknown_unit"] += 1
             return
         for name in offer.names:
@@ -110,3 +110,5 @@ class Desk:
             oldest = self._releases - self._keep_releases
             self._released_at = {n: at for n, at in self._released_at.items() if at > oldest}
         self.released = frozenset(self._released_at)
+        found = {n: o.prefix(n) for n in self.released - self._chains.keys() if (o := self._offers.get(n)) is not None}
+        self._chains = found | {n: chain for n, chain in self._chains.items() if n in self.released}

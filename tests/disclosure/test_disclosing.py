@@ -169,6 +169,33 @@ def test_a_request_without_a_user_does_not_vote_where_users_are_the_unit() -> No
     assert desk.counters["unknown_unit"] == 1
 
 
+def test_users_of_no_tenant_do_not_vote() -> None:
+    """Each would count as of a tenant of its own, and as many as are asked for could release what they like."""
+    desk = Desk(AfterK(k=3, unit="user"), SeededNoise(0), None)
+    asked = prompt(1, (32, 96, 40))
+    for user in range(1, 9):
+        desk.vote(asked.offer, replace(asked.request, tenant_id=-(user % 2), user_id=user))
+        desk.advance(0)
+    assert not desk.released
+    assert desk.counters["unknown_unit"] == 8
+
+
+def test_a_flood_of_other_prefixes_takes_back_nothing_that_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvshare_research.privacy.desk.OFFERS_MAX", 8)
+    desk = Desk(AfterK(k=2, unit="tenant"), SeededNoise(0), None)
+    for tenant in (1, 2):
+        asked = prompt(tenant, (32, 96, 40))
+        desk.vote(asked.offer, asked.request)
+    desk.advance(0)
+    before = desk.prefixes()
+    for size in range(1, 9):
+        flood = prompt(3, (32, 96 + 16 * size, 40), front=Scope(TENANT, 3))
+        desk.vote(flood.offer, flood.request)
+        desk.advance(0)
+    assert before == desk.prefixes() != ()
+    assert desk.counters["forgotten_prefixes"] == 0
+
+
 @pytest.mark.parametrize("keep", [1, 3])
 def test_a_released_prefix_ages_out(keep: int) -> None:
     """Presence depends on releases alone: without new votes it is dropped after `keep` releases."""
