@@ -1,19 +1,14 @@
-"""The same contest on further workloads: `python -m experiments.best_baseline.further [NAME ...]`.
-
-`talks` are made here; the others are public traces and need KVSHARE_DATA.
-"""
+"""The same contest on public traces, below KVSHARE_DATA: `python -m experiments.best_baseline.further [NAME ...]`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from experiments.best_baseline.contest import ALL_WAYS, SEEDS, TRAINING, Workload, compared, of_prompts, of_trace
+from experiments.best_baseline.contest import ALL_WAYS, Workload, compared, of_trace
 from experiments.fleet import setting
-from experiments.mooncake_bandwidth import run as bandwidth
 from kvshare_research.core.errors import ConfigError, did_you_mean
 
-TALKS, TALKS_REQUESTS = "talks", 2_000
 ONE_PLACE = ("link=rdma_400g",)
 # (workload and fleet, windows, requests of each). Rates are the traces' own but for `speed`, which loads or spares.
 TRACES = {
@@ -26,19 +21,15 @@ TRACES = {
 
 def workload(name: str) -> Workload:
     """The workload of this name; ConfigError if there is none, or its trace is not there."""
-    if name == TALKS:
-        run = setting(*bandwidth.FLEET, ALL_WAYS)
-        seeds = [bandwidth.prompts(TALKS_REQUESTS, seed=seed) for seed in SEEDS]
-        return of_prompts("returning talks, 8 nodes", run, seeds, bandwidth.prompts(TALKS_REQUESTS, seed=TRAINING))
     if name not in TRACES:
-        raise ConfigError(f"there is no workload `{name}`{did_you_mean(name, (TALKS, *TRACES))}")
+        raise ConfigError(f"there is no workload `{name}`{did_you_mean(name, TRACES)}")
     overrides, windows, requests = TRACES[name]
     return of_trace(name, setting(*overrides, ALL_WAYS), windows, requests)
 
 
 def main(names: Sequence[str]) -> int:
     """The tables of all, or of those named, to stderr."""
-    for name in names or (TALKS, *TRACES):
+    for name in names or TRACES:
         compared(workload(name))
     return 0
 
