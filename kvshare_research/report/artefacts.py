@@ -145,7 +145,8 @@ def show(folder: Path) -> None:
     record = stored.provenance
     report = build(stored.cases, known=_known(record), random_weights=has_random_weights(record))
     print(as_text(headlines(report), report.notices))
-    print(f"all {len(report.tables)} tables: {folder / TABLES}\nwith plots: {folder / 'report.html'}")
+    drawn = "with plots" if any((folder / "plots").glob("*")) else "as a page"
+    print(f"all {len(report.tables)} tables: {folder / TABLES}\n{drawn}: {folder / 'report.html'}")
 
 
 def _draw(rows: Sequence[Row], folder: Path) -> list[Picture]:

@@ -81,7 +81,9 @@ class TraceWorkload(Workload, ABC):
             there = [found.name for found in path.parent.iterdir()]
             raise ConfigError(f"no trace at {path}{did_you_mean(path.name, there)}")
         if not path.exists():
-            raise ConfigError(f"no trace at {path}; set `data_root` to the folder that holds `{'/'.join(parts)}`")
+            above = Path(self.data_root).resolve().parent
+            hint = f"; did you mean `{above}`?" if above.joinpath(*parts).exists() else ""
+            raise ConfigError(f"no trace at {path}; set `data_root` to the folder that holds `{'/'.join(parts)}`{hint}")
         return path
 
     def stream(self, given: WorkloadInput, reading: Reading | None = None) -> Iterator[PromptItem]:

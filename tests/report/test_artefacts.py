@@ -102,7 +102,9 @@ def test_without_plots_the_page_says_so_and_show_prints_the_tables(
     assert "No plots were asked for" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert list((tmp_path / "plots").iterdir()) == []
     show(tmp_path)
-    assert "Time to first token (measured)" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "Time to first token (measured)" in told
+    assert "with plots" not in told
     with pytest.raises(ConfigError, match="cannot read results"):
         show(tmp_path / "elsewhere")
 

@@ -232,3 +232,11 @@ def test_a_trace_that_is_not_there_is_named_with_the_nearest_that_is(tmp_path: P
         MooncakeTrace(data_root=str(tmp_path), file="conversation.jsonl").path("mooncake", "conversation.jsonl")
     with pytest.raises(ConfigError, match="set `data_root` to the folder that holds `x/y`"):
         MooncakeTrace(data_root=str(tmp_path)).path("x", "y")
+
+
+def test_a_root_that_is_the_folder_of_the_trace_itself_is_told_the_one_above(tmp_path: Path) -> None:
+    folder = tmp_path / "mooncake"
+    folder.mkdir()
+    (folder / "t.jsonl").write_text("")
+    with pytest.raises(ConfigError, match=f"did you mean `{tmp_path}`"):
+        list(MooncakeTrace(data_root=str(folder), file="t.jsonl").rows(Reading()))
