@@ -76,8 +76,9 @@ class Decision:
                 ingress=0, arrival_us=0,
             )  # fmt: skip
             work = Service(
-                node=node, first_us=node * 1000, rest_us=0, merge_us=0, model_prefill_us=node * 1000, model_decode_us=0
-            )
+                node=node, first_us=node * 1000, rest_us=0, merge_us=0, model_prefill_us=node * 1000, model_decode_us=0,
+                is_held_up=True,
+            )  # fmt: skip
             self.loads.sent(ahead, work, 0)
             for other in range(state.node_count):  # measured links: their age counts in every price
                 self.links = self.links.measured(node, other, 0, 1000 + 10 * (node ^ other), 0)
