@@ -93,7 +93,7 @@ class Side:
         """Time of each stage in us, and the quoted TTFT; afterwards the executor holds the prompt."""
         request, segments = self.asked(tenant, number)
         clock, marks = time.thread_time_ns, [time.thread_time_ns()]
-        ids = self.tenancy.scopes(tenant, segments, self.directory, number)
+        ids = self.tenancy.scopes(tenant, segments, self.directory, number, request.user_id)
         marks.append(clock())
         scoped = tuple(replace(s, scope_id=i) for s, i in zip(segments, ids, strict=True))
         made = chain(tokens, scoped, ids, directory=self.directory, ring=self.ring, space=SPACE)

@@ -54,7 +54,7 @@ def arrivals(
     def rows() -> Iterator[tuple[Request, Chain]]:
         for number, item in enumerate(workload.stream(seen, Reading())):
             asked = item.request
-            ids = tenancy.scopes(asked.tenant_id, asked.segments, directory, asked.arrival_us)
+            ids = tenancy.scopes(asked.tenant_id, asked.segments, directory, asked.arrival_us, asked.user_id)
             segments = tuple(replace(s, scope_id=i) for s, i in zip(asked.segments, ids, strict=True))
             request = replace(asked, segments=segments, request_id=number, output_tokens_max=1, ingress=0)
             yield request, chain(item.tokens, segments, ids, directory=directory, ring=RING, space=space)

@@ -175,7 +175,7 @@ class NoisyNeighbour:
                 tokens = last
             last = tokens if tenant == AGGRESSOR else last
             asked = [Segment(scope_id=directory.scope_id(Scope(TENANT, tenant)), token_count=len(tokens))]
-            ids = guard.tenancy.scopes(tenant, asked, directory, int(at_us))
+            ids = guard.tenancy.scopes(tenant, asked, directory, int(at_us), 0)
             segments = tuple(replace(s, scope_id=i) for s, i in zip(asked, ids, strict=True))
             request = Request(
                 request_id=number, tenant_id=tenant, segments=segments, output_tokens_max=1,

@@ -47,7 +47,7 @@ class Writer:
         own = Scope(TENANT, asks_as or tenant)
         parts = ((EVERYBODY, self.template), (self.shared or own, secret), (own, tail))
         asked = [Segment(scope_id=self.directory.scope_id(s), token_count=len(t)) for s, t in parts]
-        ids = self.tenancy.scopes(tenant, asked, self.directory, at_us)
+        ids = self.tenancy.scopes(tenant, asked, self.directory, at_us, 0)
         segments = tuple(Segment(scope_id=i, token_count=s.token_count) for i, s in zip(ids, asked, strict=True))
         tokens = np.concatenate([t for _, t in parts])
         made = chain(tokens, segments, ids, directory=self.directory, ring=self.ring, space=self.space)

@@ -69,7 +69,7 @@ class Tenancy(Protocol):
     """Who shares with whom: which scope each segment really gets, and who has which account."""
 
     def scopes(
-        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int = 0
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int
     ) -> tuple[int, ...]:
         """The scope id of each segment under this tenancy at `now_us`; only tightening along the prompt. A membership
         that has run out counts as little as one that was revoked. `user_id` 0: nobody in particular."""

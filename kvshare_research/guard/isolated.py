@@ -20,7 +20,7 @@ class Isolated(Tenancy):
     """Every segment has its tenant's scope, or a tighter one that the catalogue asks for."""
 
     def scopes(
-        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int = 0
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int
     ) -> tuple[int, ...]:
         return tightened(request_tenant, Scope(TENANT, request_tenant), segments, directory, now_us)
 

@@ -20,7 +20,7 @@ class Layered(Tenancy):
     """The scope lattice: public < group < tenant < user < session, tightening along each prompt."""
 
     def scopes(
-        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int = 0
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int
     ) -> tuple[int, ...]:
         return tightened(request_tenant, EVERYBODY, segments, directory, now_us)
 

@@ -23,7 +23,7 @@ class OneGroup(Tenancy):
     group: str = "everybody"
 
     def scopes(
-        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int = 0
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int
     ) -> tuple[int, ...]:
         scope = self._scope(directory)
         if not directory.belongs(request_tenant, scope, now_us):

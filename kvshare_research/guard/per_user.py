@@ -21,7 +21,7 @@ class PerUser(Tenancy):
     names no user of its tenant, the tenant's."""
 
     def scopes(
-        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int = 0
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int
     ) -> tuple[int, ...]:
         known = 1 <= user_id <= len(directory.users) and directory.users[user_id - 1][1] == request_tenant
         start = Scope(USER, user_id) if known else Scope(TENANT, request_tenant)

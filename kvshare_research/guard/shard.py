@@ -21,7 +21,7 @@ class Shard(Tenancy):
     """Every segment has its tenant's scope; floor = limit = an equal share of the capacity."""
 
     def scopes(
-        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int = 0
+        self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int
     ) -> tuple[int, ...]:
         return (directory.scope_id(Scope(TENANT, request_tenant)),) * len(segments)
 

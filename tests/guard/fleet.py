@@ -182,7 +182,7 @@ class Fleet:
         ids = (
             tuple(s.scope_id for s in segments)
             if forged
-            else LAYERED.scopes(tenant, segments, self.directory, self.now_us)
+            else LAYERED.scopes(tenant, segments, self.directory, self.now_us, 0)
         )
         tokens = np.array([text * 1000 + i for _, text, n in parts for i in range(n)], dtype=np.uint32)
         made = chain(tokens, segments, ids, directory=self.directory, ring=self.ring, space=SPACE)

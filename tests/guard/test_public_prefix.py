@@ -30,7 +30,7 @@ def chains(tenancy: Layered | Isolated) -> list[Chain]:
     made = []
     for tenant in range(1, TENANTS + 1):
         asked = [Segment(scope_id=0, token_count=PREFIX_TOKENS), Segment(scope_id=tenant, token_count=TAIL_TOKENS)]
-        ids = tenancy.scopes(tenant, asked, directory, 0)
+        ids = tenancy.scopes(tenant, asked, directory, 0, 0)
         made.append(chain(TOKENS, asked, ids, directory=directory, ring=RING, space=SPACE))
     return made
 

@@ -74,7 +74,7 @@ def test_contract(path: Path, data: st.DataObject, tenant: int, capacity: int) -
     assert tenancy.directory(directory) == directory
     assert directory.scopes[: len(BASE.scopes)] == BASE.scopes, "ids of the catalogue must stay"
     asked = data.draw(st.lists(st.integers(0, len(BASE.scopes) - 1), min_size=1, max_size=6))
-    got = tenancy.scopes(tenant, [Segment(scope_id=i, token_count=5) for i in asked], directory, 0)
+    got = tenancy.scopes(tenant, [Segment(scope_id=i, token_count=5) for i in asked], directory, 0, 0)
     assert len(got) == len(asked)
     scopes = [directory.scopes[i] for i in got]
     assert all(tightens(a, b) for a, b in pairwise(scopes))
@@ -93,7 +93,7 @@ def test_contract(path: Path, data: st.DataObject, tenant: int, capacity: int) -
 def test_nothing_is_wider_than_asked(tenancy: Tenancy, asked: list[int], tenant: int) -> None:
     """Whoever may read a segment (other than the tenant itself) may read all that was asked up to it."""
     directory = tenancy.directory(DEEP)
-    got = tenancy.scopes(tenant, [Segment(scope_id=i, token_count=1) for i in asked], directory, 0)
+    got = tenancy.scopes(tenant, [Segment(scope_id=i, token_count=1) for i in asked], directory, 0, 0)
     for k, scope_id in enumerate(got):
         scope = directory.scopes[scope_id]
         for other in (t for t in range(1, 4) if t != tenant):
@@ -194,5 +194,5 @@ def test_who_has_left_a_group_keeps_its_text_to_itself_however_it_left(tenancy: 
     assert scopes_of(tenancy, 1, shared, base=base, now_us=99) == [shared]
     assert scopes_of(tenancy, 1, shared, base=base, now_us=100) == [own]
     directory = tenancy.directory(base.with_scopes([shared])).revoked(1, 1)
-    got = tenancy.scopes(1, [Segment(scope_id=directory.scope_id(shared), token_count=5)], directory, 0)
+    got = tenancy.scopes(1, [Segment(scope_id=directory.scope_id(shared), token_count=5)], directory, 0, 0)
     assert [directory.scopes[i] for i in got] == [own]
