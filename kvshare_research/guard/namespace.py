@@ -7,7 +7,7 @@ Whoever lacks the root secret can neither make nor link hashes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -95,6 +95,10 @@ def scope_path(scope: Scope, directory: Directory) -> tuple[str, ...]:
     return ("session", str(scope.party)) if scope.level == SESSION else ("sealed",)
 
 
+def _namespace(directory: Directory, scope_id: int, space: ModelSpace) -> Namespace:
+    return Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
+
+
 BLOCKS = Detail()
 
 
@@ -149,9 +153,11 @@ def chains(
 ) -> list[Chain]:
     """As `chain` of each; all together take little longer than one."""
     ends = [_scope_ends(*prompt, directory=directory, space=space) for prompt in prompts]
+    scope_ids = {scope_id for runs in ends for scope_id, _ in runs}
+    keys = {i: ring.key(_namespace(directory, i, space).encode()) for i in scope_ids}
     stretches = [
         stretch for (tokens, *_), runs in zip(prompts, ends, strict=True)
-        for stretch in _stretches(tokens, runs, directory, ring, space)
+        for stretch in _stretches(tokens, runs, keys, space.block_tokens)
     ]  # fmt: skip
     digests = iter(digests_of(stretches, space.block_tokens) if stretches else ())
     return [
@@ -178,14 +184,12 @@ def _scope_ends(
 
 
 def _stretches(
-    tokens: NDArray[np.uint32], ends: Sequence[tuple[int, int]], directory: Directory, ring: KeyRing, space: ModelSpace
+    tokens: NDArray[np.uint32], ends: Sequence[tuple[int, int]], keys: Mapping[int, bytes], block_tokens: int
 ) -> Iterator[Stretch]:
     """Each run of full blocks of one scope, under the key of its namespace, going on after the one before."""
     first = 0
     for scope_id, end in ends:
-        namespace = Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
-        run = tokens[first * space.block_tokens : end * space.block_tokens]
-        yield Stretch(ring.key(namespace.encode()), run, first > 0)
+        yield Stretch(keys[scope_id], tokens[first * block_tokens : end * block_tokens], first > 0)
         first = end
 
 
@@ -213,8 +217,7 @@ def _token_names(
     """`Chain.token_names`: each chained from the block before its own, under a key of that block's namespace."""
     names, first = [], 0
     for scope_id, end in ends:
-        namespace = Namespace(scope=scope_path(directory.scopes[scope_id], directory), space=space)
-        key = ring.key(_TOKEN + namespace.encode())
+        key = ring.key(_TOKEN + _namespace(directory, scope_id, space).encode())
         for i in range(first, end):
             parent = hashes[(i - 1) * HASH_BYTES : i * HASH_BYTES] if i else b""
             block = tokens[i * space.block_tokens : (i + 1) * space.block_tokens]

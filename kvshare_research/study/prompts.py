@@ -90,14 +90,14 @@ class Hasher:
     ) -> tuple[Request, tuple[int, ...], Offer | None]:
         asked, user_id = request.segments, request.user_id
         scope_ids = self.tenancy.scopes(request.tenant_id, asked, self.directory, request.arrival_us, user_id)
-        segments = tuple(
-            s if s.scope_id == i else replace(s, scope_id=i) for s, i in zip(request.segments, scope_ids, strict=True)
-        )
-        offered = self._offer(tokens, request.segments, scope_ids)
+        segments = asked
+        if any([s.scope_id != i for s, i in zip(asked, scope_ids, strict=True)]):
+            segments = tuple([replace(s, scope_id=i) for s, i in zip(asked, scope_ids, strict=True)])
+        offered = self._offer(tokens, asked, scope_ids)
         if offered is not None and (blocks := offered.released_blocks(released)):
             count = blocks * self.space.block_tokens
             segments, scope_ids = widened(segments, scope_ids, offered.wider_id, count, self.directory)
-        made = request if segments == request.segments else replace(request, segments=segments)
+        made = request if segments is asked else replace(request, segments=segments)
         return made, tuple(scope_ids), offered
 
     def _offer(

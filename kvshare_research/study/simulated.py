@@ -81,7 +81,10 @@ class Fleet:
 
 
 def _named(item: PromptItem, request_id: int, arrival_us: int) -> Request:
-    return replace(item.request, request_id=request_id, arrival_us=arrival_us, application=item.application)
+    request, application = item.request, item.application
+    if (request.request_id, request.arrival_us, request.application) == (request_id, arrival_us, application):
+        return request
+    return replace(request, request_id=request_id, arrival_us=arrival_us, application=application)
 
 
 def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:

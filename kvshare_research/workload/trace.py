@@ -175,15 +175,15 @@ class Chained:
 
     def check(self, ids: list[int], name: str) -> None:
         """BadLine if the ids contradict themselves or earlier lines; then nothing is remembered of them."""
-        before = -1
-        new: dict[int, int] = {}
-        for content in ids:
-            known = self.parents.get(content, new.get(content))
-            if known is not None and known != before:
-                where = "at the start" if known == -1 else f"after id {known}"
-                raise BadLine(f"`{name}` has id {content} elsewhere than {where}, where it stood: ids are not chained")
-            new[content] = before
-            before = content
+        before = [-1, *ids]
+        before.pop()
+        new = dict(zip(reversed(ids), reversed(before), strict=True))  # of an id that is there twice, its first place
+        for places in (self.parents, new):
+            found = list(map(places.get, ids, before))
+            if found != before:
+                at = next(i for i, known in enumerate(found) if known != before[i])
+                where = "at the start" if found[at] == -1 else f"after id {found[at]}"
+                raise BadLine(f"`{name}` has id {ids[at]} elsewhere than {where}, where it stood: ids are not chained")
         self.parents.update(new)
 
 

@@ -12,7 +12,6 @@ from zlib import crc32
 
 import numpy as np
 
-from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError, did_you_mean
 from kvshare_research.core.nouns import Request, Segment
 from kvshare_research.core.rights import EVERYBODY, TENANT, Scope
@@ -21,7 +20,6 @@ from .base import PromptItem, Tokens, Workload, WorkloadInput
 from .trace import OnError, Reading, TraceRow
 
 _OWN = 1 << 31  # marks tokens that no other request has
-_LOW = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +99,9 @@ class TraceWorkload(Workload, ABC):
         draw = crc32(f"{given.seed}/{self.lineage(row)}".encode())
         tenant_id = 1 + draw % len(given.directory.tenants)
         public = min(self.public_tokens(row), row.input_tokens)
-        parts = [(EVERYBODY, public), (Scope(TENANT, tenant_id), row.input_tokens - public)]
-        segments = tuple(_segment(given.directory, scope, tokens) for scope, tokens in parts if tokens)
+        parts = ((EVERYBODY, public), (Scope(TENANT, tenant_id), row.input_tokens - public))
+        scope_id = given.directory.scope_id
+        segments = tuple([Segment(scope_id=scope_id(scope), token_count=tokens) for scope, tokens in parts if tokens])
         request = Request(
             request_id=index,
             tenant_id=tenant_id,
@@ -111,31 +110,29 @@ class TraceWorkload(Workload, ABC):
             output_tokens_max=max(1, row.output_tokens),
             ingress=crc32(f"{draw}".encode()) % given.node_count,
             arrival_us=int(row.arrival_us / self.speed),
+            application="trace",
         )
         return PromptItem(
-            request=request, tokens=content(row, index, space), application="trace",
+            request=request, tokens=content(row, index, space), application=request.application,
             layers=("system", "user")[-len(segments) :], shared_tokens=0, tenant_shared_tokens=0,
         )  # fmt: skip
 
 
 def content(row: TraceRow, index: int, space: int) -> Tokens:
     """Tokens that are equal in two prompts as far as their ids say so, and nowhere else."""
-    tokens = np.empty(row.input_tokens, np.uint32)
-    known = _by_unit(row, space, tokens) if row.lengths is None else _by_length(row, space, tokens)
+    named = len(row.ids) * row.unit_tokens if row.lengths is None else 0
+    tokens = np.empty(max(row.input_tokens, named), np.uint32)  # the last stretch may end beyond the prompt
+    known = _by_unit(row, space, tokens[:named]) if row.lengths is None else _by_length(row, space, tokens)
     own = tokens[known:]
     own[0::2], own[1::2] = index, _OWN | space
-    return tokens
+    return tokens[: row.input_tokens]
 
 
 def _by_unit(row: TraceRow, space: int, tokens: Tokens) -> int:
     """The stretches of equal length, in one go; returns how many tokens they cover."""
-    count, unit = len(row.ids), row.unit_tokens
-    blocks = np.empty((count, unit), np.uint32)
-    ids = row.ids.astype(np.uint64)[:, None]
-    blocks[:, 0::3], blocks[:, 1::3], blocks[:, 2::3] = ids & _LOW, ids >> np.uint64(32), space
-    known = min(count * unit, row.input_tokens)
-    tokens[:known] = blocks.reshape(-1)[:known]
-    return known
+    blocks, names = tokens.reshape(len(row.ids), row.unit_tokens), row.ids.astype("<i8", copy=False).view("<u4").reshape(-1, 2)
+    blocks[:, 0::3], blocks[:, 1::3], blocks[:, 2::3] = names[:, :1], names[:, 1:], space
+    return len(tokens)
 
 
 def _by_length(row: TraceRow, space: int, tokens: Tokens) -> int:
@@ -145,7 +142,3 @@ def _by_length(row: TraceRow, space: int, tokens: Tokens) -> int:
         stretch[0::3], stretch[1::3], stretch[2::3] = name & 0xFFFFFFFF, name >> 32, space
         at += length
     return min(at, row.input_tokens)
-
-
-def _segment(directory: Directory, scope: Scope, tokens: int) -> Segment:
-    return Segment(scope_id=directory.scope_id(scope), token_count=tokens)
