@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, final
 
 from kvshare_research.core.nouns import Outcome
@@ -18,8 +19,11 @@ class RequestKey(NamedTuple):
     position: int  # in the workload
 
 
+Pair = tuple[RequestKey, Outcome, Outcome]  # ours, baseline
+
+
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Group:
     """The cases of one row: same key, different seeds."""
 
@@ -30,6 +34,7 @@ class Group:
     def incomplete(self) -> bool:
         return any(c.incomplete for c in self.cases)
 
+    @cached_property
     def done(self) -> tuple[tuple[RequestKey, Outcome], ...]:
         """Finished requests of all seeds with their keys, in workload order."""
         rows = [(RequestKey(c.seed, c.index_of(o)), o) for c in self.cases for o in c.done()]
@@ -67,7 +72,7 @@ def find_baseline(key: CaseKey, groups: Sequence[Group], *, any_extra: bool = Fa
     return None
 
 
-def pair(ours: Group, baseline: Group) -> tuple[tuple[RequestKey, Outcome, Outcome], ...]:
-    """(key, ours, baseline) of every request that both finished."""
-    other = dict(baseline.done())
-    return tuple((key, outcome, other[key]) for key, outcome in ours.done() if key in other)
+def pair(ours: Group, baseline: Group) -> tuple[Pair, ...]:
+    """Every request that both finished."""
+    other = dict(baseline.done)
+    return tuple((key, outcome, other[key]) for key, outcome in ours.done if key in other)

@@ -1,28 +1,27 @@
 """Statistics of the report: quantiles with intervals, paired bootstrap, throughput at an objective, saturation.
 
-Intervals are 95 % percentile intervals of a two-stage bootstrap (Efron and Tibshirani 1993, chapter 8): seeds are
-drawn first, then requests within a drawn seed; columns of a paired comparison are drawn together. The generator
-has a fixed seed, so equal data give equal intervals. Not a number in, or nothing in, gives NaN out, never an error.
+Intervals are 95 % percentile intervals of a two-stage bootstrap (`resampling.py`): seeds are drawn first, then requests
+within a drawn seed; columns of a paired comparison are drawn together. The generator has a fixed seed, so equal data
+give equal intervals. Not a number in, or nothing in, gives NaN out, never an error.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-RESAMPLES = 2000
+from .resampling import Floats, draws, medians, order_statistics, sums
+
 CONFIDENCE = 0.95
-BOOTSTRAP_SEED = 8675309
 P95_SAMPLES = 100  # fewer samples say nothing about a 95th percentile
 P99_SAMPLES = 500
 INTERVAL_SAMPLES = 6  # from here on the range of the sample covers the median with 95 % (1 - 2 * 0.5^n)
-_DRAWS_AT_ONCE = 2_000_000  # memory bound of one slice of resamples
 
-Floats = NDArray[np.float64]
 Statistic = Callable[..., Floats]  # columns with the samples on the last axis -> one value per row
 
 
@@ -66,35 +65,6 @@ def floats(values: ArrayLike) -> Floats:
     return np.asarray(values, dtype=np.float64)
 
 
-def _draws(groups: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`count` resamples of sample positions. A slot keeps its group's size; which group fills it is drawn."""
-    order = np.argsort(groups, kind="stable")
-    _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
-    slot = np.repeat(np.arange(len(sizes)), sizes)
-    drawn = rng.integers(0, len(sizes), size=(count, len(sizes)))[:, slot]
-    within = np.floor(rng.random((count, len(groups))) * sizes[drawn]).astype(np.int64)
-    return np.asarray(order[starts[drawn] + within], dtype=np.int64)
-
-
-def resampled(statistic: Statistic, *columns: ArrayLike, groups: ArrayLike | None = None) -> Floats:
-    """The statistic of `RESAMPLES` bootstrap resamples; columns are drawn together. Nothing in: an empty array."""
-    data = [floats(c) for c in columns]
-    count = len(data[0])
-    if any(len(c) != count for c in data):
-        raise ValueError(f"paired columns differ in length: {[len(c) for c in data]}")
-    if count == 0:
-        return np.empty(0)
-    seeds = np.zeros(count, dtype=np.int64) if groups is None else np.asarray(groups, dtype=np.int64)
-    rng = np.random.default_rng(BOOTSTRAP_SEED)
-    step = max(1, _DRAWS_AT_ONCE // count)
-    parts = []
-    for start in range(0, RESAMPLES, step):
-        draws = _draws(seeds, min(step, RESAMPLES - start), rng)
-        with np.errstate(all="ignore"):
-            parts.append(statistic(*(c[draws] for c in data)))
-    return np.concatenate(parts)
-
-
 def interval(value: float, replicates: Floats, samples: int) -> Estimate:
     """`value` with the percentile interval of its replicates, widened if need be to contain the value."""
     usable = replicates[~np.isnan(replicates)]
@@ -106,34 +76,59 @@ def interval(value: float, replicates: Floats, samples: int) -> Estimate:
     return Estimate(float(value), float(min(low, value)), float(max(high, value)), samples)
 
 
-def bootstrap(statistic: Statistic, *columns: ArrayLike, groups: ArrayLike | None = None) -> Estimate:
-    """Estimate of a statistic; rows of `columns` where any is not finite are left out of it."""
+def _finite(columns: Sequence[ArrayLike], groups: ArrayLike | None) -> tuple[list[Floats], NDArray[np.int64]]:
+    """The rows in which every column is finite, with their groups; ValueError where columns differ in length."""
     data = [floats(c) for c in columns]
-    keep = np.logical_and.reduce([np.isfinite(c) for c in data]) if data else np.empty(0, dtype=bool)
-    data = [c[keep] for c in data]
-    if not data or len(data[0]) == 0:
+    if any(len(c) != len(data[0]) for c in data):
+        raise ValueError(f"paired columns differ in length: {[len(c) for c in data]}")
+    keep = np.logical_and.reduce([np.isfinite(c) for c in data])
+    labels = np.zeros(len(keep), dtype=np.int64) if groups is None else np.asarray(groups, dtype=np.int64)
+    return [c[keep] for c in data], labels[keep]
+
+
+def bootstrap(statistic: Statistic, *columns: ArrayLike, groups: ArrayLike | None = None) -> Estimate:
+    """Estimate of any statistic; rows of `columns` where one is not finite are left out of it."""
+    data, seeds = _finite(columns, groups)
+    if len(seeds) == 0:
         return UNKNOWN
-    seeds = None if groups is None else np.asarray(groups, dtype=np.int64)[keep]
     with np.errstate(all="ignore"):
-        value = float(statistic(*data))
-    return interval(value, resampled(statistic, *data, groups=seeds), len(data[0]))
+        replicates = np.concatenate([statistic(*(c[drawn] for c in data)) for drawn in draws(seeds)])
+        return interval(float(statistic(*data)), replicates, len(seeds))
 
 
-def _median(x: Floats) -> Floats:
-    return np.asarray(np.median(x, axis=-1))
+Combine = Callable[..., tuple[Floats, ...]]  # one number per column -> any numbers
+
+
+def of_medians(combine: Combine, *columns: ArrayLike, groups: ArrayLike | None = None) -> tuple[Estimate, ...]:
+    """Estimates of what `combine` makes of the medians of paired columns, one for each of its values."""
+    data, seeds = _finite(columns, groups)
+    if len(seeds) == 0:
+        return (UNKNOWN,) * len(combine(*np.full(len(data), np.nan)))
+    return _estimates(combine, [np.median(c) for c in data], medians(data, seeds), len(seeds))
+
+
+def of_sums(combine: Combine, *columns: ArrayLike, groups: ArrayLike | None = None) -> tuple[Estimate, ...]:
+    """Estimates of what `combine` makes of the sums of paired columns, one for each of its values."""
+    data, seeds = _finite(columns, groups)
+    if len(seeds) == 0:
+        return (UNKNOWN,) * len(combine(*np.full(len(data), np.nan)))
+    return _estimates(combine, [c.sum() for c in data], sums(data, seeds), len(seeds))
+
+
+def _estimates(combine: Combine, seen: Sequence[Any], drawn: Floats, samples: int) -> tuple[Estimate, ...]:
+    with np.errstate(all="ignore"):
+        pairs = zip(combine(*seen), combine(*drawn), strict=True)
+        return tuple(interval(float(value), replicates, samples) for value, replicates in pairs)
 
 
 def median(values: ArrayLike, groups: ArrayLike | None = None) -> Estimate:
     """Median with interval."""
-    return bootstrap(_median, values, groups=groups)
+    return of_medians(lambda m: (m,), values, groups=groups)[0]
 
 
 def quantiles(values: ArrayLike, groups: ArrayLike | None = None) -> Quantiles:
     """Quantiles of the finite values; `samples` counts those."""
-    data = floats(values)
-    keep = np.isfinite(data)
-    seeds = None if groups is None else np.asarray(groups)[keep]
-    data = data[keep]
+    (data,), seeds = _finite([values], groups)
     count = len(data)
     if count == 0:
         return Quantiles(0, UNKNOWN, None, None, float("nan"))
@@ -144,17 +139,17 @@ def quantiles(values: ArrayLike, groups: ArrayLike | None = None) -> Quantiles:
 
 def ratio_of_medians(numerator: ArrayLike, denominator: ArrayLike, groups: ArrayLike | None = None) -> Estimate:
     """median(numerator) / median(denominator), samples paired. NaN if the denominator's median is 0."""
-    return bootstrap(lambda a, b: _median(a) / _median(b), numerator, denominator, groups=groups)
+    return of_medians(lambda a, b: (a / b,), numerator, denominator, groups=groups)[0]
 
 
 def saved_share(ours: ArrayLike, baseline: ArrayLike, groups: ArrayLike | None = None) -> Estimate:
     """1 - median(ours) / median(baseline), samples paired: 0.4 means 40 % less; identical columns give exactly 0."""
-    return bootstrap(lambda a, b: 1.0 - _median(a) / _median(b), ours, baseline, groups=groups)
+    return of_medians(lambda a, b: (1.0 - a / b,), ours, baseline, groups=groups)[0]
 
 
 def paired_difference(ours: ArrayLike, baseline: ArrayLike, groups: ArrayLike | None = None) -> Estimate:
     """Median over pairs of baseline - ours: what one request saves, in the unit given."""
-    return bootstrap(lambda a, b: _median(b - a), ours, baseline, groups=groups)
+    return median(floats(baseline) - floats(ours), groups)
 
 
 def jain_index(values: ArrayLike) -> float:
@@ -277,12 +272,10 @@ def throughput_at_slo(points: Sequence[RatePoint], objective_us: float, quantile
         return SloThroughput(UNKNOWN, quantile, False, False, np.empty(0))
     rates = floats([p.rate_per_s for p in ordered])
 
-    def level(x: Floats) -> Floats:
-        return np.asarray(np.quantile(x, quantile, axis=-1, method="higher"))
-
-    seen = np.array([[float(level(floats(p.ttft_us))) for p in ordered]])
-    drawn = np.stack([resampled(level, p.ttft_us, groups=p.groups) for p in ordered], axis=1)
-    replicates = _crossing(rates, drawn, objective_us)
+    ranks = [math.ceil(quantile * (len(p.ttft_us) - 1)) for p in ordered]
+    seen = np.array([[np.sort(p.ttft_us)[rank] for p, rank in zip(ordered, ranks, strict=True)]])
+    drawn = [order_statistics([p.ttft_us], [rank], p.groups)[0, 0] for p, rank in zip(ordered, ranks, strict=True)]
+    replicates = _crossing(rates, np.stack(drawn, axis=1), objective_us)
     value = float(_crossing(rates, seen, objective_us)[0])
     met = seen[0] <= objective_us
     samples = sum(len(p.ttft_us) for p in ordered)

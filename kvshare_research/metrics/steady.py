@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from kvshare_research.core.nouns import Outcome, Status
 
-from .statistics import Floats, Saturation, floats, saturation
+from .resampling import Floats
+from .statistics import Saturation, floats, saturation
 
 MSER_BATCH = 5
 MSER_SAMPLES = 100  # fewer values say nothing about a warm-up

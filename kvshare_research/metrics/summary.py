@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvshare_research.core.nouns import Action, MissReason, Outcome, Status
 
 from . import statistics
 from .node_load import NodeLoad, node_load
-from .pairing import Group, RequestKey, find_baseline, group_cases, pair
+from .pairing import Group, Pair, RequestKey, find_baseline, group_cases, pair
 from .records import BASELINE, CaseKey, CaseResult
+from .resampling import Floats
 from .statistics import Estimate, PredictionError, Quantiles
 from .steady import Steadiness, steadiness
 
@@ -172,9 +172,8 @@ def reuse_of(outcomes: Iterable[Outcome]) -> Reuse:
     )
 
 
-def savings_of(ours: Group, baseline: Group, note: str) -> Savings:
+def savings_of(pairs: Sequence[Pair], note: str) -> Savings:
     """Paired comparison of two groups."""
-    pairs = pair(ours, baseline)
     seeds = np.array([key.seed for key, _, _ in pairs], dtype=np.int64)
     mine = np.array([prefill_latency_us(o) for _, o, _ in pairs], dtype=np.float64)
     theirs = np.array([prefill_latency_us(b) for _, _, b in pairs], dtype=np.float64)
@@ -184,26 +183,33 @@ def savings_of(ours: Group, baseline: Group, note: str) -> Savings:
     # What recomputing only the missing share would take at the baseline's speed: no plan can be below it when idle.
     floor = computed * theirs
 
-    def over(a: NDArray[np.float64], least: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray((np.median(least, axis=-1) - np.median(a, axis=-1)) / np.median(b, axis=-1))
+    def saved(
+        mine: Floats, theirs: Floats, less: Floats, ttft: Floats, ttft_base: Floats, ttft_less: Floats, floor: Floats
+    ) -> tuple[Floats, ...]:
+        bound, excess = 1.0 - floor / theirs, (floor - mine) / theirs
+        return 1.0 - mine / theirs, less, 1.0 - ttft / ttft_base, ttft_less, bound, excess
 
+    columns = (mine, theirs, theirs - mine, ttft, ttft_base, ttft_base - ttft, floor)
+    prefill_share, prefill_less, ttft_share, ttft_less, bound, excess = statistics.of_medians(
+        saved, *columns, groups=seeds
+    )
     return Savings(
         baseline_note=note,
         pairs=len(pairs),
-        prefill_share=statistics.saved_share(mine, theirs, seeds),
-        prefill_us=statistics.paired_difference(mine, theirs, seeds),
-        ttft_share=statistics.saved_share(ttft, ttft_base, seeds),
-        ttft_us=statistics.paired_difference(ttft, ttft_base, seeds),
-        bound=statistics.saved_share(floor, theirs, seeds).value,
-        excess=statistics.bootstrap(over, mine, floor, theirs, groups=seeds),
+        prefill_share=prefill_share,
+        prefill_us=prefill_less,
+        ttft_share=ttft_share,
+        ttft_us=ttft_less,
+        bound=bound.value,
+        excess=excess,
     )
 
 
-def identity_of(ours: Group, baseline: Group) -> Identity:
+def identity_of(pairs: Sequence[Pair]) -> Identity:
     """Compare answers (their tokens, or the digests that stand for them) and first-token logits request by request."""
     compared = identical = logit_pairs = not_a_number = 0
     largest = math.nan
-    for _, mine, other in pair(ours, baseline):
+    for _, mine, other in pairs:
         answers = [(o.output_tokens, o.output_digest) for o in (mine, other)]
         if any(tokens or digest for tokens, digest in answers):
             compared += 1
@@ -299,26 +305,25 @@ def _fairness(done: Sequence[tuple[RequestKey, Outcome]]) -> float:
 
 
 def _reuse_share(done: Sequence[tuple[RequestKey, Outcome]]) -> Estimate:
-    def share(computed: NDArray[np.float64], prompt: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(1.0 - computed.sum(axis=-1) / prompt.sum(axis=-1))
-
     columns = ([o.computed_tokens for _, o in done], [o.prompt_tokens for _, o in done])
-    return statistics.bootstrap(share, *columns, groups=[key.seed for key, _ in done])
+    share = lambda computed, prompt: (1.0 - computed / prompt,)  # noqa: E731
+    return statistics.of_sums(share, *columns, groups=[key.seed for key, _ in done])[0]
 
 
 def _decisions(group: Group) -> list[int]:
     counted = [t for c in group.cases for t in c.counters.decide_us]
-    return counted or [o.decide_us for _, o in group.done() if o.decide_us > 0]
+    return counted or [o.decide_us for _, o in group.done if o.decide_us > 0]
 
 
 def row_of(group: Group, groups: Sequence[Group]) -> Row:
     """The row of one group; `groups` are all groups of the report, among which the baseline is found."""
-    done = group.done()
+    done = group.done
     outcomes = [o for _, o in done]
     all_outcomes = [o for c in group.cases for o in c.measured()]
     # A complete case is never compared with a partial one.
-    baseline = find_baseline(group.key, [g for g in groups if group.incomplete or not g.incomplete])
-    own = group.key.selector == BASELINE
+    comparable = [g for g in groups if group.incomplete or not g.incomplete]
+    baseline = find_baseline(group.key, comparable) if group.key.selector != BASELINE else None
+    pairs = pair(group, baseline[0]) if baseline else ()
     decisions = _decisions(group)
     total_ttft = sum(o.ttft_us for o in outcomes)
     steady, first = [steadiness(c.outcomes) for c in group.cases], group.cases[0]
@@ -339,8 +344,8 @@ def row_of(group: Group, groups: Sequence[Group]) -> Row:
         components_us=measured_components(outcomes),
         quoted_us=quoted_components(outcomes),
         reuse=reuse_of(outcomes),
-        savings=savings_of(group, *baseline) if baseline and not own else None,
-        identity=identity_of(group, baseline[0]) if baseline and not own else None,
+        savings=savings_of(pairs, baseline[1]) if baseline else None,
+        identity=identity_of(pairs) if baseline else None,
         wire_bytes=sum(c.counters.wire_bytes for c in group.cases),
         planned_bytes=sum(c.counters.planned_bytes for c in group.cases),
         pulled_bytes=sum(o.pulled_bytes for o in outcomes),

@@ -17,7 +17,7 @@ from . import statistics
 from .pairing import Group, find_baseline, group_cases
 from .records import CaseKey, CaseResult
 from .statistics import Estimate, RatePoint, SloThroughput
-from .summary import Row, summarise
+from .summary import Row, row_of
 
 DEFAULT_OBJECTIVE = 5.0  # x the idle recompute_always median TTFT, where no objective is given
 OURS = "cheapest"
@@ -135,7 +135,7 @@ def _goodput(top: tuple[RatePoint, Group], objective_us: float) -> float:
 
 def _objective(key: CaseKey, groups: Sequence[Group]) -> tuple[float, str] | None:
     idle = find_baseline(key, groups, any_extra=True)
-    times = [o.ttft_us for _, o in idle[0].done()] if idle else []
+    times = [o.ttft_us for _, o in idle[0].done] if idle else []
     if not times:
         return None
     return (
@@ -242,11 +242,12 @@ def overlap_table(
     """Every cell of the note that complete cases speak to, and a `not run` cell for each they do not."""
     complete = [c for c in cases if not c.incomplete]
     cells = []
-    for row in summarise(complete):
-        overlap = row.key.overlap
+    groups = group_cases(complete)
+    for group in groups:
+        overlap = group.key.overlap
         claim = _claim_for(overlap) if overlap is not None else None
-        if row.key.selector == selector and claim is not None and overlap is not None:
-            cells.append(_latency_cell(row, claim, overlap))
+        if group.key.selector == selector and claim is not None and overlap is not None:
+            cells.append(_latency_cell(row_of(group, groups), claim, overlap))
     cells += _throughput_cells(complete, selector, objective_us)
     for claim in CLAIMS:
         for quantity, claimed in (
