@@ -102,8 +102,7 @@ def ours(run: Run, requests: int) -> dict[str, float]:
     fleet, tally = build_fleet(run, run.resolved), Tally(requests)
     fleet.simulator.record = tally.add
     wall_s, cpu_s = time.perf_counter(), time.process_time()
-    fleet.simulator.feed(arrivals(run, fleet, requests))
-    fleet.simulator.run()
+    fleet.ask(arrivals(run, fleet, requests))
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     assert fleet.simulator.injected == tally.count
     assert not fleet.simulator.router.in_flight

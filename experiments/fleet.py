@@ -58,8 +58,7 @@ def play(
     if selector is not None:
         config["selector"] = choice("selector", selector) if isinstance(selector, str) else dict(selector)
     fleet = build_fleet(run, config)
-    fleet.simulator.feed(arrivals_of(fleet, prompts))
-    outcomes = sorted(fleet.simulator.run(), key=lambda o: o.request_id)
+    outcomes = sorted(fleet.ask(arrivals_of(fleet, prompts)), key=lambda o: o.request_id)
     name = str(config["selector"]["_target_"]).rsplit(".", 1)[-1]
     CONDITIONS.append((name, steadiness(outcomes, left_out=int(WARMUP_RATIO * len(outcomes)))))
     return outcomes, fleet.simulator

@@ -95,8 +95,7 @@ def simulated(base: Run, given: list[tuple[Request, Chain]], values: NDArray[np.
     )  # fmt: skip
     run = dataclasses.replace(base, parts={**base.parts, "driver": driver})
     fleet = build_fleet(run, dict(run.resolved))
-    fleet.simulator.feed(iter(given))
-    outcomes = sorted(fleet.simulator.run(), key=lambda outcome: outcome.request_id)
+    outcomes = sorted(fleet.ask(given), key=lambda outcome: outcome.request_id)
     return np.array([(o.ttft_us, o.end_to_end_us) for o in outcomes], np.float64)
 
 

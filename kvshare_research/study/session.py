@@ -14,6 +14,7 @@ from kvshare_research.core.errors import ConfigError, RemoteError
 from kvshare_research.core.nouns import Outcome
 from kvshare_research.cost.calibration import Calibration
 from kvshare_research.disclosure.never import NeverDisclosure
+from kvshare_research.driver.arriving import Entrance
 from kvshare_research.driver.cluster import Cluster, Played, RunBroken
 from kvshare_research.guard.keys import ENVIRONMENT_VARIABLE, KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace
@@ -261,13 +262,12 @@ class Session:
         )
 
     def prompts(self, case: Case, config: Mapping[str, Any], count: int) -> list[Prompt]:
-        items = self.items(case, config, count)
-        return prompts(
-            items,
-            self.hasher(config),
-            case_number=self.next_number(),
-            warmup_requests=case.block.warmup_requests,
-        )
+        items, warmup = self.items(case, config, count), case.block.warmup_requests
+        made = prompts(items, self.hasher(config), case_number=self.next_number(), warmup_requests=warmup)
+        entrance = Entrance(node_count=self.cluster.node_count)
+        for prompt in made:
+            entrance.check(prompt.request)
+        return made
 
     def next_number(self) -> int:
         """A number for the request ids of one case."""

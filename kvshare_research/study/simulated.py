@@ -18,6 +18,7 @@ from kvshare_research.core.ports import FUTURE, Selector
 from kvshare_research.core.worker import Worker
 from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.disclosure.never import NeverDisclosure
+from kvshare_research.driver.arriving import Entrance
 from kvshare_research.driver.assembly import Place
 from kvshare_research.driver.relaxed import Relaxed
 from kvshare_research.driver.simulator import Simulator
@@ -51,6 +52,12 @@ class Fleet:
     hasher: Hasher
     discloser: Discloser | None
     future: dict[bytes, list[int]] = field(default_factory=dict)  # what an oracle is told
+
+    def ask(self, arrivals: Iterable[tuple[Request, Chain]]) -> list[Outcome]:
+        """All of them were asked, each at its own time, and ended; ConfigError for one that this fleet cannot be asked
+        (`driver/arriving.py`)."""
+        self.simulator.feed(Entrance(node_count=len(self.simulator.workers)).checked(arrivals))
+        return self.simulator.run()
 
     def foretold(self, arrivals: Iterable[tuple[Request, Chain]]) -> list[tuple[Request, Chain]]:
         """The same arrivals; every block's are in `future` now."""
@@ -225,8 +232,7 @@ class SimulatedSession:
         oracle = FUTURE in component(config, "retention").needs
         if timed:
             arrivals = self._told(fleet.arrivals(items))
-            fleet.simulator.feed(fleet.foretold(arrivals) if oracle else arrivals)
-            outcomes = fleet.simulator.run()
+            outcomes = fleet.ask(fleet.foretold(arrivals) if oracle else arrivals)
         elif service_us is None and oracle:
             raise ConfigError(
                 "`retention` knows all arrivals beforehand, and idle ones have no time: set `utilisation`"
@@ -241,8 +247,7 @@ class SimulatedSession:
             ).times_us
             rows = enumerate(zip(given, times, strict=True))
             asked = (fleet.arrival(item, i, time_us) for i, (item, time_us) in rows)
-            fleet.simulator.feed(fleet.foretold(asked) if oracle else asked)
-            outcomes = fleet.simulator.run()
+            outcomes = fleet.ask(fleet.foretold(asked) if oracle else asked)
         self.notes[f"cpu seconds: {case.title}"] = round(time.process_time() - started_s, 2)
         if reading.refused:
             self.notes[f"lines left out: {case.title}"] = {"count": reading.refused, "first": reading.reasons}
@@ -328,8 +333,10 @@ class SimulatedSession:
 def _one_by_one(fleet: Fleet, items: Iterable[PromptItem]) -> list[Outcome]:
     """Each request arrives when the one before has ended."""
     simulator = fleet.simulator
-    for index, item in enumerate(items):
-        simulator.inject(*fleet.arrival(item, index, simulator.now_us))
+    entrance = Entrance(node_count=len(simulator.workers))
+    asked = (fleet.arrival(item, index, simulator.now_us) for index, item in enumerate(items))
+    for request, chain in entrance.checked(asked):
+        simulator.inject(request, chain)
         simulator.run()
     return simulator.outcomes
 

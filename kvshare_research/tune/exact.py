@@ -58,8 +58,7 @@ class Setting:
         fleet = build_fleet(self.run, self.config(tunable, weights))
         start_us = window[0][0].arrival_us
         moved = ((replace(r, arrival_us=r.arrival_us - start_us, request_id=i), c) for i, (r, c) in enumerate(window))
-        fleet.simulator.feed(moved)
-        return sorted(fleet.simulator.run(), key=lambda outcome: outcome.request_id)
+        return sorted(fleet.ask(moved), key=lambda outcome: outcome.request_id)
 
     def model(self) -> FleetModel:
         """The configured fleet as the approximation takes it."""
