@@ -16,12 +16,13 @@ import random
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from msgspec.structs import replace
 from omegaconf import OmegaConf
 
 from kvshare_research.build import build

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import z3
+from msgspec import Struct
 
 
 class Unsupported(Exception):
@@ -45,8 +46,8 @@ def term(value: Any) -> Any:
 
 def record(value: Any) -> Any:
     """A row of the shipping code as a Record; scalars as they are."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return Record(type(value).__name__, {f.name: record(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, Struct):
+        return Record(type(value).__name__, {k: record(getattr(value, k)) for k in value.__struct_fields__})
     if hasattr(value, "_asdict"):
         return Record(type(value).__name__, {k: record(v) for k, v in value._asdict().items()})
     return value
@@ -176,7 +177,7 @@ class Translator:
         if name in env:
             return env[name]
         value = getattr(self._module, name, None)
-        if isinstance(value, int) or is_dataclass(value):
+        if isinstance(value, int | Struct):
             return record(value)
         raise Unsupported(name)
 

@@ -6,7 +6,6 @@ This page is the vocabulary of every theorem. If you disagree with a proof, disa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any
 
 import z3
@@ -21,7 +20,7 @@ def ints(prefix: str, names: str) -> list[Any]:
 
 def values(row: Any) -> list[Any]:
     """The fields of a frozen row, in order."""
-    return [getattr(row, f.name) for f in fields(row)]
+    return [getattr(row, name) for name in row.__struct_fields__]
 
 
 def every(conditions: Iterable[Any]) -> Any:
@@ -68,7 +67,7 @@ def unreclaimable(a: rules.Account) -> Any:
 
 def moved(a: rules.Account, **delta: Any) -> rules.Account:
     """The account with `delta` added to the named fields."""
-    return rules.Account(*[getattr(a, f.name) + delta.get(f.name, 0) for f in fields(a)])
+    return rules.Account(*[getattr(a, name) + delta.get(name, 0) for name in a.__struct_fields__])
 
 
 class World:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from experiments.fleet import WARMUP_RATIO, Prompt, arrivals_of, reuse

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from experiments.table import show
 from kvshare_research.selector.gorgo_v1 import GorgoV1

@@ -6,12 +6,13 @@ by `dp_batch`. User input: the user's, class 0. Simulated: the shipped hasher, d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import numpy as np
+from msgspec.structs import replace
 
 from experiments.privacy_ttft.__main__ import BLOCK_TOKENS, NODES, fleet
 from experiments.table import show

@@ -18,6 +18,7 @@ from pathlib import Path
 from zlib import crc32
 
 import numpy as np
+from msgspec import structs
 
 from experiments.privacy_ttft.__main__ import NODES, fleet
 from experiments.privacy_ttft.pareto import EVERYTHING, Row, plot, policies, show
@@ -118,7 +119,7 @@ class Trace:
                 discloser.advance(index // self._each * SECOND)
                 sim.run()
             made, chain = discloser.arrive(request, tokens, 0)
-            sim.inject(replace(made, arrival_us=sim.now_us + GAP_US), chain)
+            sim.inject(structs.replace(made, arrival_us=sim.now_us + GAP_US), chain)
             sim.run()
         return [o for o in sim.outcomes if o.request_id > self._each]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from kvshare_research.core import messages as m
 from kvshare_research.core.directory import Directory

@@ -8,10 +8,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from omegaconf import OmegaConf
 
 from experiments.one_node import RING, ROOT, Node, hit_ratio, policy

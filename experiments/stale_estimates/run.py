@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from msgspec.structs import replace
 
 from experiments.fleet import counted, play, setting
 from experiments.mooncake_bandwidth import run as bandwidth

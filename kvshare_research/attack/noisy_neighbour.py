@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from msgspec import structs
 
 from kvshare_research.cli import app
 from kvshare_research.core.directory import Directory
@@ -176,7 +177,7 @@ class NoisyNeighbour:
             last = tokens if tenant == AGGRESSOR else last
             asked = [Segment(scope_id=directory.scope_id(Scope(TENANT, tenant)), token_count=len(tokens))]
             ids = guard.tenancy.scopes(tenant, asked, directory, int(at_us), 0)
-            segments = tuple(replace(s, scope_id=i) for s, i in zip(asked, ids, strict=True))
+            segments = tuple(structs.replace(s, scope_id=i) for s, i in zip(asked, ids, strict=True))
             request = Request(
                 request_id=number, tenant_id=tenant, segments=segments, output_tokens_max=1,
                 ingress=number % self.nodes, arrival_us=int(at_us), executor=executor,

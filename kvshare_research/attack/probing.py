@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from kvshare_research.core.costing import PS_PER_US, PrefillCoefficients
@@ -206,7 +207,7 @@ def _written(
     )  # fmt: skip
     if ways.apart:
         node = number % scene.nodes if tenant == OTHERS else int(tenant == VICTIM)
-        request = replace(request, ingress=node, executor=node if tenant == OTHERS else None)
+        request = structs.replace(request, ingress=node, executor=node if tenant == OTHERS else None)
     return request, made, tokens
 
 

@@ -8,12 +8,12 @@ equals that many single steps (theorem COUNT in proofs/).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Account:
+
+class Account(Struct, frozen=True, gc=False):
     """Blocks of one scope on one node. A larger `priority` is stronger; 0 may be reclaimed by anybody."""
 
     used: int
@@ -23,8 +23,7 @@ class Account:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True, gc=False):
     """Totals of one node: `committed` is the sum of `floor_of` over its accounts."""
 
     capacity: int

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from .errors import ConfigError
 from .nouns import AccountSpec
 from .rights import EVERYBODY, GROUP, NOBODY, PUBLIC, TENANT, USER, Membership, Reader, Scope, grant, may_read, revoke
@@ -94,7 +96,7 @@ class Directory:
             if self._row(tenant_id, group_id).active:
                 out = out.revoked(tenant_id, group_id)
         closed = out.closed_scopes()
-        accounts = tuple(replace(a, reserved_blocks=0) if a.scope_id in closed else a for a in self.accounts)
+        accounts = tuple(structs.replace(a, reserved_blocks=0) if a.scope_id in closed else a for a in self.accounts)
         return replace(out, accounts=accounts, revision=out.revision + 1)
 
     def closed_scopes(self) -> frozenset[int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .nouns import Chain, Request
 from .rights import Reader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefetchEnded:
+class PrefetchEnded(Struct, frozen=True, kw_only=True, gc=False):
     """A prefetch is over at its node: so many blocks landed, for so many bytes; `reason` where something kept it."""
 
     prefetch_id: int
@@ -19,8 +18,7 @@ class PrefetchEnded:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefetchAsked:
+class PrefetchAsked(Struct, frozen=True, kw_only=True, gc=False):
     """Fetch blocks [start, chain's end) from `source` into free room, for a request that may come. `request` says for
     whom; it is never run."""
 
@@ -32,58 +30,50 @@ class PrefetchAsked:
     deadline_us: int  # from receipt: past it what has not landed is given up
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendPrefetch:
+class SendPrefetch(Struct, frozen=True, kw_only=True, gc=False):
     """Give `asked` to a node."""
 
     node: int
     asked: PrefetchAsked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefetchCancelled:
+class PrefetchCancelled(Struct, frozen=True, kw_only=True, gc=False):
     prefetch_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPrefetch:
+class ReportPrefetch(Struct, frozen=True, kw_only=True, gc=False):
     prefetch_id: int
     landed_blocks: int
     bytes_moved: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixesReleased:
+class PrefixesReleased(Struct, frozen=True, kw_only=True, gc=False):
     """The whole released set from now on: the chain that each prefix has once shared; its last hash is its name."""
 
     prefixes: tuple[Chain, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendKeep:
+class SendKeep(Struct, frozen=True, kw_only=True, gc=False):
     """Tell a node the whole released set."""
 
     node: int
     prefixes: tuple[Chain, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepPrefixes:
+class KeepPrefixes(Struct, frozen=True, kw_only=True, gc=False):
     """Blocks of these chains stay from the moment they are here; blocks kept before that are of none of them may go."""
 
     prefixes: tuple[Chain, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportKept:
+class ReportKept(Struct, frozen=True, kw_only=True, gc=False):
     """Names of the prefixes that are wholly kept here now."""
 
     names: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixesKept:
+class PrefixesKept(Struct, frozen=True, kw_only=True, gc=False):
     """What `ReportKept` said, of this node."""
 
     node: int

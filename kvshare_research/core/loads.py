@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import final, overload
 
 import numpy as np
+from msgspec import Struct
 
 from .nouns import PERMILLE, Column, NodeLoad, Outcome, QuoteTable, Request, Status
 
@@ -77,8 +78,7 @@ def load_table(rows: Sequence[NodeLoad]) -> LoadTable:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class Service(Struct, frozen=True, kw_only=True, gc=False):
     """What a request is predicted to take of its executor: as quoted, at the node's pace, and as the model says."""
 
     node: int

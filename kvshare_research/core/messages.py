@@ -5,7 +5,7 @@ A driver hands events to `handle(event, now_us)` and performs the effects it get
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .directory import Directory
 
@@ -37,19 +37,16 @@ from .rights import Reader, Ticket
 
 
 # ------------------------------------------------------------- router: events
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class Arrived(Struct, frozen=True, kw_only=True, gc=False):
     request: Request
     chain: Chain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolChanged:
+class PoolChanged(Struct, frozen=True, kw_only=True, gc=False):
     message: PoolMessage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReported:
+class LoadReported(Struct, frozen=True, kw_only=True, gc=False):
     """A worker's own word on its load, piggybacked on its messages."""
 
     node: int
@@ -57,22 +54,19 @@ class LoadReported:
     capacity_blocks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstToken:
+class FirstToken(Struct, frozen=True, kw_only=True, gc=False):
     request_id: int
     node: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class Completed(Struct, frozen=True, kw_only=True, gc=False):
     """The worker's account of a request; the router adds its own times and records it."""
 
     request_id: int
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRefused:
+class PlanRefused(Struct, frozen=True, kw_only=True, gc=False):
     """The worker cannot follow the plan (typed reason); it returns once to the router."""
 
     request_id: int
@@ -80,8 +74,7 @@ class PlanRefused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkMeasured:
+class LinkMeasured(Struct, frozen=True, kw_only=True, gc=False):
     """A transfer (or probe) over source -> reader took this long; `bytes_moved` 0 means a bare round trip."""
 
     source: int
@@ -90,31 +83,26 @@ class LinkMeasured:
     elapsed_us: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLost:
+class NodeLost(Struct, frozen=True, kw_only=True, gc=False):
     node: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeJoined:
+class NodeJoined(Struct, frozen=True, kw_only=True, gc=False):
     node: int
     incarnation: int
     capacity_blocks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryChanged:
+class DirectoryChanged(Struct, frozen=True, kw_only=True, gc=False):
     directory: Directory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryAcknowledged:
+class DirectoryAcknowledged(Struct, frozen=True, kw_only=True, gc=False):
     node: int
     revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticked:
+class Ticked(Struct, frozen=True, kw_only=True, gc=False):
     """Time passed; leases, deadlines and speculative entries may run out."""
 
 
@@ -138,8 +126,7 @@ RouterEvent = (
 
 
 # ------------------------------------------------------------- router: effects
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True, kw_only=True, gc=False):
     """Send the request (its tokens are with the driver) and its plan to `plan.executor`."""
 
     request: Request
@@ -148,8 +135,7 @@ class Dispatch:
     reader: Reader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskSnapshot:
+class AskSnapshot(Struct, frozen=True, kw_only=True, gc=False):
     """Ask a worker for what comes after `after_seq` of `incarnation`, or for a snapshot; see `core/journal.py`."""
 
     node: int
@@ -157,22 +143,19 @@ class AskSnapshot:
     after_seq: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reject:
+class Reject(Struct, frozen=True, kw_only=True, gc=False):
     request_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True, gc=False):
     """The request has ended. Nobody is told before `release_us`; 0: at once."""
 
     outcome: Outcome
     release_us: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendDirectory:
+class SendDirectory(Struct, frozen=True, kw_only=True, gc=False):
     node: int
     directory: Directory
 
@@ -181,16 +164,14 @@ RouterEffect = Dispatch | AskSnapshot | Reject | Record | SendDirectory | SendPr
 
 
 # ------------------------------------------------------------- worker: events
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatched:
+class Dispatched(Struct, frozen=True, kw_only=True, gc=False):
     request: Request
     chain: Chain
     plan: Plan
     reader: Reader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchAsked:
+class FetchAsked(Struct, frozen=True, kw_only=True, gc=False):
     """Another worker wants blocks: the holder decides, with its own tables, at its own clock."""
 
     fetch_id: int  # unique per asking node
@@ -202,16 +183,14 @@ class FetchAsked:
     marks: bytes = b""  # of these blocks, as in `Chain`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSent:
+class FetchSent(Struct, frozen=True, kw_only=True, gc=False):
     """The driver has sent the last byte (or given up): the pins of this fetch end."""
 
     fetch_id: int
     asker: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchLanded:
+class FetchLanded(Struct, frozen=True, kw_only=True, gc=False):
     """Bytes of a fetch are in the reserved slots and passed the integrity check (`intact`)."""
 
     fetch_id: int
@@ -225,16 +204,14 @@ class FetchLanded:
     marks: bytes = b""  # of what the holder sent, as in `Chain`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchFailed:
+class FetchFailed(Struct, frozen=True, kw_only=True, gc=False):
     """Refused by the holder, or past its deadline: the reader computes instead."""
 
     fetch_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillDone:
+class PrefillDone(Struct, frozen=True, kw_only=True, gc=False):
     """Tokens [.., end_token) of the prompt are in the pool; `first_token` when this was the last stretch."""
 
     request_id: int
@@ -246,21 +223,18 @@ class PrefillDone:
     attention: tuple[float, ...] = ()  # mass on each block up to `end_token`, where the engine reports it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeDone:
+class DecodeDone(Struct, frozen=True, kw_only=True, gc=False):
     request_id: int
     tokens: tuple[int, ...]
     elapsed_us: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFailed:
+class EngineFailed(Struct, frozen=True, kw_only=True, gc=False):
     request_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotAsked:
+class SnapshotAsked(Struct, frozen=True, kw_only=True, gc=False):
     """A router has `after_seq` entries of `incarnation` and misses some; answered by `Journal.answer`."""
 
     incarnation: int = 0
@@ -286,8 +260,7 @@ WorkerEvent = (
 
 
 # ------------------------------------------------------------- worker: effects
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
+class Fetch(Struct, frozen=True, kw_only=True, gc=False):
     """Ask `source` for `hashes` and land them in `slots`; past `deadline_us` report FetchFailed."""
 
     fetch_id: int
@@ -301,13 +274,11 @@ class Fetch:
     marks: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelFetch:
+class CancelFetch(Struct, frozen=True, kw_only=True, gc=False):
     fetch_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendBlocks:
+class SendBlocks(Struct, frozen=True, kw_only=True, gc=False):
     """The rule said yes: send these slots (pinned until FetchSent). What else is here travels with the bytes."""
 
     fetch_id: int
@@ -319,15 +290,13 @@ class SendBlocks:
     background: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefuseFetch:
+class RefuseFetch(Struct, frozen=True, kw_only=True, gc=False):
     fetch_id: int
     asker: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prefill:
+class Prefill(Struct, frozen=True, kw_only=True, gc=False):
     """Compute prompt tokens [start_token, end_token) into `slots` (one per block of the whole sequence)."""
 
     request_id: int
@@ -337,8 +306,7 @@ class Prefill:
     is_last: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decode:
+class Decode(Struct, frozen=True, kw_only=True, gc=False):
     """Greedily produce up to `token_count` more tokens after the first one; stop at the end-of-text token."""
 
     request_id: int
@@ -347,37 +315,31 @@ class Decode:
     slots: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publish:
+class Publish(Struct, frozen=True, kw_only=True, gc=False):
     message: PoolMessage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportFirstToken:
+class ReportFirstToken(Struct, frozen=True, kw_only=True, gc=False):
     request_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportCompleted:
+class ReportCompleted(Struct, frozen=True, kw_only=True, gc=False):
     request_id: int
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReturnPlan:
+class ReturnPlan(Struct, frozen=True, kw_only=True, gc=False):
     request_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportLink:
+class ReportLink(Struct, frozen=True, kw_only=True, gc=False):
     source: int
     bytes_moved: int
     elapsed_us: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcknowledgeDirectory:
+class AcknowledgeDirectory(Struct, frozen=True, kw_only=True, gc=False):
     revision: int
 
 

@@ -7,11 +7,12 @@ users, groups and scopes as `core/directory.py` numbers them. A request id is (r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 HASH_BYTES = 16  # a block hash is a keyed 128-bit digest; never less across tenants
@@ -38,16 +39,14 @@ class Tier(IntEnum):
     DISK = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(Struct, frozen=True, kw_only=True, gc=False):
     """A stretch of the prompt that one party wrote: `scope_id` says who may share it."""
 
     scope_id: int
     token_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True, gc=False):
     """One prompt to be served. Its tokens stay with the driver; the core sees lengths and hashes only."""
 
     request_id: int
@@ -69,8 +68,7 @@ class Request:
         return total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class Chain(Struct, frozen=True, kw_only=True, gc=False):
     """The block hashes of a prompt, first block first; equal at i implies equal before i (under one key).
 
     `hashes` is `HASH_BYTES` per *full* block, concatenated. `scope_ends` lists (scope id, first block after
@@ -127,8 +125,7 @@ class Run(NamedTuple):
     block_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(Struct, frozen=True, kw_only=True, gc=False):
     """What the index says: per node and tier, the longest run of the chain from its start. Zero runs are left out."""
 
     runs: Sequence[Run]
@@ -149,8 +146,7 @@ class MissReason(IntEnum):
     COLLISION = 9  # what is held under this hash are other tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     """The part of a match this reader may use, and why not more: (reason, first block it applies to)."""
 
     runs: Sequence[Run]
@@ -162,8 +158,7 @@ class Verdict:
         return max((r.block_count for r in self.runs if r.node == node), default=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLoad:
+class NodeLoad(Struct, frozen=True, kw_only=True, gc=False):
     """What the router believes about a node when it decides."""
 
     node: int
@@ -177,8 +172,7 @@ class NodeLoad:
     held_up_requests: int = 0  # sent there and not ended, whose answers every further prefill holds up
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkRow:
+class LinkRow(Struct, frozen=True, kw_only=True, gc=False):
     """One directed link in integer units. `_high` is the upper quantile that the selector uses."""
 
     rtt_us: int
@@ -188,8 +182,7 @@ class LinkRow:
     inflight_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True, gc=False):
     """Blocks [start, end) of the chain to be fetched from one holder."""
 
     source: int
@@ -208,8 +201,7 @@ Column = NDArray[np.int64]
 ByNode = NDArray[np.int64]  # a value per node, whatever the rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuoteTable:
+class QuoteTable(Struct, frozen=True, kw_only=True, gc=False):
     """Predicted time to first token, by component: int64 columns, one row per way of serving the request.
 
     `ttft_us` is the sum of the components, rounded up once. `source` is the single holder of a PULL (else NO_NODE);
@@ -246,14 +238,13 @@ class QuoteTable:
     session: int = 0  # equal for requests of one session, user or tenant, whichever is known
     start: int = 0  # equal for prompts with an equal start (256 tokens, or the first block where that is longer)
     decode_us: int = 0  # from the first token to the last, by the cost model, wherever it runs
-    held_up_requests: ByNode = field(default_factory=lambda: np.zeros(0, np.int64))  # by node; empty: nobody is
+    held_up_requests: ByNode = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))  # by node; empty: nobody is
 
     def __len__(self) -> int:
         return len(self.action)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True, gc=False):
     """How one request is served: resident blocks | computed front | `pieces` fetched | computed suffix."""
 
     request_id: int
@@ -282,8 +273,7 @@ class Status(IntEnum):
     FAILED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     """What happened to a request, with its times; written once. Times in us, of the clock named in each comment."""
 
     request_id: int
@@ -332,8 +322,7 @@ class Outcome:
         assert self.status != Status.DONE or self.same_tenant_tokens + self.cross_tenant_tokens == reused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountSpec:
+class AccountSpec(Struct, frozen=True, kw_only=True, gc=False):
     """The quota of one scope on every node, in blocks (converted once from bytes: reserved up, limit down)."""
 
     scope_id: int
@@ -341,4 +330,4 @@ class AccountSpec:
     limit_blocks: int
     priority: int = 0
     ttl_us: int | None = None
-    sliding_ttl: bool = field(default=False)
+    sliding_ttl: bool = False

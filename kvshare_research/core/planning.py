@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from . import messages as m
 from .loads import Service
 from .nouns import NO_NODE, Action, Chain, Match, MissReason, Plan, QuoteTable, Verdict
@@ -14,8 +16,7 @@ from .shaping import AT_ONCE, Due
 COMPONENTS = ("route_us", "queue_us", "fetch_us", "prefill_us", "overlap_us", "merge_us")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """A plan and what led to it: enough to explain every token that was not reused."""
 
     plan: Plan

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksStored:
+class BlocksStored(Struct, frozen=True, kw_only=True, gc=False):
     """`hashes` are now readable on this node in `tier`; `parent` is the hash before the first, or None at a root."""
 
     tier: int
@@ -15,30 +14,26 @@ class BlocksStored:
     scope_id: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksRemoved:
+class BlocksRemoved(Struct, frozen=True, kw_only=True, gc=False):
     """One copy of each of `hashes` is gone from this node and tier."""
 
     tier: int
     hashes: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierCleared:
+class TierCleared(Struct, frozen=True, kw_only=True, gc=False):
     """Nothing is left on this node in `tier` (None: in any tier)."""
 
     tier: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True, kw_only=True, gc=False):
     """Nothing changed; `head_seq` lets the reader notice a lost last event."""
 
     head_seq: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True, gc=False):
     """Everything this node holds as of its seq: (tier, hash, parent hash or None, copies)."""
 
     as_of_seq: int
@@ -48,8 +43,7 @@ class Snapshot:
 PoolEvent = BlocksStored | BlocksRemoved | TierCleared | Heartbeat | Snapshot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolMessage:
+class PoolMessage(Struct, frozen=True, kw_only=True, gc=False):
     """An entry of a worker's log: only that worker writes it; seq counts from 1 within an incarnation."""
 
     node: int

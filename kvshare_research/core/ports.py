@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from .directory import Directory
@@ -81,8 +82,7 @@ class Tenancy(Protocol):
         """One account per scope of the directory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuoteInput:
+class QuoteInput(Struct, frozen=True, kw_only=True, gc=False):
     """All a cost model may look at."""
 
     request: Request
@@ -204,8 +204,7 @@ class Retention(Protocol):
         return 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedRequest:
+class QueuedRequest(Struct, frozen=True, kw_only=True, gc=False):
     """What a schedule may know of a waiting request."""
 
     request_id: int

@@ -6,16 +6,16 @@ functions on symbolic values. Tables of rows live in `core/directory.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 # Levels of the scope chain, widest first; a request's segments only ever move to larger numbers.
 PUBLIC, GROUP, TENANT, USER, SESSION, NONE = range(6)
 NOBODY = 0  # no party; real ones are numbered from 1
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True, gc=False):
     """Who a block belongs to. `party` is a group id at GROUP, else the id of the tenant, user or session."""
 
     level: int
@@ -26,8 +26,7 @@ EVERYBODY = Scope(PUBLIC, NOBODY)
 SEALED = Scope(NONE, NOBODY)  # the tightest scope: nobody may read it, whoever asks
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(Struct, frozen=True, gc=False):
     """The authenticated identity behind a request, as its driver gave it. Ids are unique per level."""
 
     tenant: int
@@ -35,8 +34,7 @@ class Reader:
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(Struct, frozen=True, gc=False):
     """The row (tenant, group). `grant_epoch` rises with every grant and every revocation."""
 
     active: bool

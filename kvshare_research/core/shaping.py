@@ -7,9 +7,11 @@ from what was found, so it is the same for a hit and for a miss.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, final
+
+from msgspec.structs import replace
 
 from .directory import Directory
 from .judging import cut

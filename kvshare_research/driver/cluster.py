@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from kvshare_research import launch
@@ -241,7 +242,7 @@ class Cluster:
         )
 
     def _arrive(self, arrival: Arrival, arrival_us: int) -> None:
-        request, chain, tokens = replace(arrival[1], arrival_us=arrival_us), *arrival[2:]
+        request, chain, tokens = structs.replace(arrival[1], arrival_us=arrival_us), *arrival[2:]
         if self.prepare is not None:  # scopes and chain as they are at this moment, not as they were scheduled
             request, chain = self.prepare(request, tokens, arrival_us)
         if len(tokens) != request.token_count:
@@ -354,7 +355,7 @@ class Cluster:
                 self._send(node, wire.Deliver.of(m.DirectoryChanged(directory=directory)))
             case m.Record(outcome=outcome, release_us=release_us):
                 self._tokens.pop(outcome.request_id, None)
-                ended = replace(outcome, decide_us=self._decide_us.pop(outcome.request_id, 0))
+                ended = structs.replace(outcome, decide_us=self._decide_us.pop(outcome.request_id, 0))
                 self._held.add(ended, release_us)
                 self._tell()
             case m.Reject():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 from typing import final
+
+from msgspec.structs import replace
 
 from kvshare_research.core.nouns import Outcome
 

@@ -6,12 +6,12 @@ Lengths and hashes only: tokens become zeros and logits nothing, in the inputs a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import xxhash
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from kvshare_research.core import messages as m
 from kvshare_research.core.errors import ConfigError

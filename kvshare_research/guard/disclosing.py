@@ -8,9 +8,10 @@ prefix get chains whose front has the wider scope, and lookups walk the wider ch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from kvshare_research.core.directory import Directory

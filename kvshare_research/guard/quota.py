@@ -6,8 +6,10 @@ The unit is the block because guarantees cannot be kept in bytes of mixed sizes:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+from msgspec.structs import replace
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import AccountSpec

@@ -217,7 +217,7 @@ def outcome_rows(cases: Iterable[CaseResult]) -> list[dict[str, Any]]:
             "partial": case.incomplete,
         } | {f"extra_{name}": value for name, value in case.extra}
         for outcome in case.outcomes:
-            fields = {name: getattr(outcome, name) for name in Outcome.__dataclass_fields__ if name not in _NESTED}
+            fields = {name: getattr(outcome, name) for name in Outcome.__struct_fields__ if name not in _NESTED}
             fields["status"], fields["action"] = outcome.status.name.lower(), outcome.action.name.lower()
             fields["quoted_us"] = [{"component": name, "us": value} for name, value in outcome.quoted_us]
             fields["missed"] = [{"reason": reason, "tokens": count} for reason, count in outcome.missed]
@@ -237,7 +237,7 @@ def outcome_frame(cases: Sequence[CaseResult]) -> polars.DataFrame:
     typed |= {f"extra_{name}": pl.String for name in sorted({n for c in cases for n, _ in c.extra})}
     typed["index"] = pl.Int64
     text = {"application", "status", "reason", "action", "output_digest"}
-    for name in Outcome.__dataclass_fields__:
+    for name in Outcome.__struct_fields__:
         typed[name] = pl.String if name in text else pl.Boolean if name == "warmup" else pl.Int64
     typed["quoted_us"] = pl.List(pl.Struct({"component": pl.String, "us": pl.Int64}))
     typed["missed"] = pl.List(pl.Struct({"reason": pl.Int64, "tokens": pl.Int64}))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
+from msgspec.structs import replace
 
 from kvshare_research.core.nouns import Outcome
 from kvshare_research.core.router import Router

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Outcome
 from kvshare_research.driver.cluster import Played
@@ -54,10 +56,14 @@ def play_probes(session: Session, case: Case, config: dict[str, Any]) -> list[Ca
         whole = replace(
             played[-1],
             counters=_added(played),
-            outcomes=tuple(replace(o, request_id=(session.next_number() << 32) + i) for i, o in enumerate(outcomes)),
+            outcomes=tuple(
+                structs.replace(o, request_id=(session.next_number() << 32) + i) for i, o in enumerate(outcomes)
+            ),
         )
         ids = [o.request_id for o in whole.outcomes]
-        renamed = [replace(p, request=replace(p.request, request_id=i)) for p, i in zip(prompts, ids, strict=True)]
+        renamed = [
+            replace(p, request=structs.replace(p.request, request_id=i)) for p, i in zip(prompts, ids, strict=True)
+        ]
         results.append(session.record(case, config, whole, renamed, None, selector=name))
     return results
 
@@ -115,7 +121,7 @@ def _one(
 ) -> tuple[Prompt, Played]:
     """The item served alone on `node`, as another tenant of the same application."""
     item = _as_tenant(session, config, item, tenant_offset)
-    request = replace(
+    request = structs.replace(
         item.request, request_id=(session.next_number() << 32) + index, executor=node, ingress=node,
         application=item.application,
     )  # fmt: skip

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from msgspec import structs
+
 from kvshare_research.config import Run
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Chain, Outcome, Request, Status
@@ -91,7 +93,7 @@ def _named(item: PromptItem, request_id: int, arrival_us: int) -> Request:
     request, application = item.request, item.application
     if (request.request_id, request.arrival_us, request.application) == (request_id, arrival_us, application):
         return request
-    return replace(request, request_id=request_id, arrival_us=arrival_us, application=application)
+    return structs.replace(request, request_id=request_id, arrival_us=arrival_us, application=application)
 
 
 def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
@@ -312,7 +314,7 @@ class SimulatedSession:
         warm = case.block.warmup_requests or int(self.run.parts["driver"].warmup_ratio * simulator.injected)
         # A modelled engine produces no tokens: nothing may look as if answers had been compared.
         rows = tuple(
-            replace(o, warmup=o.request_id < warm, output_tokens=())
+            structs.replace(o, warmup=o.request_id < warm, output_tokens=())
             for o in sorted(outcomes, key=lambda o: o.request_id)
         )
         timed = getattr(component(config, "workload"), "timed", False)

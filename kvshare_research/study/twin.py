@@ -7,8 +7,10 @@ The twin sees nothing of what the case gave. How fast the ranks serve was measur
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
+
+from msgspec.structs import replace
 
 from kvshare_research.core.costing import PrefillCoefficients
 from kvshare_research.core.nouns import LinkRow, Outcome

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from typing import Any, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from kvshare_research.core.nouns import (
     HASH_BYTES,
@@ -153,7 +153,7 @@ _EMPTY = QuoteTable(
     best_blocks=0,
     draw=1,
 )
-COLUMN_NAMES = tuple(f.name for f in fields(QuoteTable) if f.type == "Column")
+COLUMN_NAMES = tuple(name for name, kind in QuoteTable.__annotations__.items() if kind == "Column")
 
 
 def table_of(rows: Sequence[Mapping[str, int]], *, token_count: int = 1024, block_tokens: int = 16) -> QuoteTable:

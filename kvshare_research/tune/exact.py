@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from kvshare_research.config import Run

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
+from msgspec import structs
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.workload.base import PromptItem
@@ -21,7 +22,7 @@ class ArrivalPlan:
     def timed(self, items: Iterable[PromptItem]) -> list[PromptItem]:
         """The same prompts with their arrival times."""
         pairs = zip(items, self.times_us, strict=True)
-        return [replace(i, request=replace(i.request, arrival_us=time_us)) for i, time_us in pairs]
+        return [replace(i, request=structs.replace(i.request, arrival_us=time_us)) for i, time_us in pairs]
 
 
 @final

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
+from msgspec import structs
 
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
@@ -114,10 +115,10 @@ def asked_by(
     template = catalogue.template(item.application)
     scope_ids = template.scope_ids(directory, tenant_id=tenant_id, user_id=user_id)
     segments = tuple(
-        replace(segment, scope_id=scope_ids[LAYERS.index(layer)])
+        structs.replace(segment, scope_id=scope_ids[LAYERS.index(layer)])
         for segment, layer in zip(item.request.segments, item.layers, strict=True)
     )
-    return replace(item, request=replace(item.request, tenant_id=tenant_id, user_id=user_id, segments=segments))
+    return replace(item, request=structs.replace(item.request, tenant_id=tenant_id, user_id=user_id, segments=segments))
 
 
 def is_own_text(template: Template) -> bool:

@@ -5,10 +5,9 @@ Paired throughout: equal tokens hit, and where the marks collide too the second 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from kvshare_research.core import messages as m
 from kvshare_research.core.nouns import Chain, MissReason, Outcome, Request, Segment

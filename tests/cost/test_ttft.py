@@ -15,6 +15,7 @@ import pytest
 from hydra.utils import instantiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from omegaconf import OmegaConf
 
 from kvshare_research.core import costing, splitting
@@ -132,7 +133,7 @@ def test_the_last_token_is_always_computed() -> None:
 
 def test_only_what_may_be_read_counts() -> None:
     given = quote_input(depths={0: 40, 1: 40})
-    table = PLAIN.quote(replace(given, verdict=replace(given.verdict, readable_blocks=5)))
+    table = PLAIN.quote(structs.replace(given, verdict=structs.replace(given.verdict, readable_blocks=5)))
     assert table.resident_blocks.max() == 5 == table.best_blocks
 
 
@@ -258,7 +259,7 @@ def alike_input(seed: int) -> QuoteInput:
     )
     links = tuple(tuple(common if draw.random() < 0.85 else link for link in row) for row in given.links)
     actions = frozenset({*given.actions, Action.PULL})
-    return replace(given, verdict=replace(given.verdict, runs=runs), links=links, actions=actions)
+    return structs.replace(given, verdict=structs.replace(given.verdict, runs=runs), links=links, actions=actions)
 
 
 @given(SEEDS)
@@ -310,7 +311,7 @@ def test_a_changed_formula_is_compiled_anew() -> None:
 @settings(max_examples=60, deadline=None)
 def test_more_allowed_ways_never_quote_a_longer_best(seed: int) -> None:
     given_input = random_input(seed)
-    best = lambda actions: RICH.quote(replace(given_input, actions=frozenset(actions))).ttft_us.min(initial=10**15)  # noqa: E731
+    best = lambda actions: RICH.quote(structs.replace(given_input, actions=frozenset(actions))).ttft_us.min(initial=10**15)  # noqa: E731
     ways = sorted(given_input.actions)
     assert all(best(ways) <= best(w for w in ways if w != gone) for gone in ways)
     assert best(ways) <= best([])
@@ -320,7 +321,7 @@ def test_more_allowed_ways_never_quote_a_longer_best(seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 def test_links_as_rows_and_as_matrices_quote_the_same(seed: int) -> None:
     given_input = random_input(seed)
-    a, b = RICH.quote(given_input), RICH.quote(replace(given_input, links=matrix_of(given_input.links)))
+    a, b = RICH.quote(given_input), RICH.quote(structs.replace(given_input, links=matrix_of(given_input.links)))
     assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in COLUMN_NAMES)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kvshare_research.core import messages as m
 from kvshare_research.core.directory import Directory
@@ -114,7 +115,7 @@ def test_text_of_a_group_is_not_offered_to_everybody_by_who_has_left_it() -> Non
         asked = tuple(
             Segment(scope_id=DIRECTORY.scope_id(s), token_count=n) for s, n in zip(scopes, counts, strict=True) if n
         )
-        request = replace(prompt(1, (16, 16, 16)).request, segments=asked)
+        request = structs.replace(prompt(1, (16, 16, 16)).request, segments=asked)
         offer = left.prompt(request, np.arange(sum(counts), dtype=np.uint32), warmup=False).offer
         assert (offer and offer.blocks[-1]) == blocks
     member = prompt(1, (64, 64, 16), front=Scope(GROUP, 1)).offer
@@ -135,7 +136,7 @@ def test_promotion_in_the_fleet() -> None:
     for number, tenant in enumerate([1, 2, 3, 4, 5, 6], start=1):
         asked = prompt(tenant, (32, 96, 40), number=number, released=sim.router.promoted)
         desk.vote(asked.offer, asked.request)
-        sim.inject(replace(asked.request, arrival_us=sim.now_us + 1), asked.chain)
+        sim.inject(structs.replace(asked.request, arrival_us=sim.now_us + 1), asked.chain)
         sim.run()
         if desk.advance(sim.now_us):
             sim.at(sim.now_us, m.PrefixesReleased(prefixes=desk.prefixes()))
@@ -165,7 +166,7 @@ def test_a_spent_budget_releases_nothing_more_and_is_counted() -> None:
 def test_a_request_without_a_user_does_not_vote_where_users_are_the_unit() -> None:
     desk = Desk(AfterK(k=2, unit="user"), SeededNoise(0), None)
     asked = prompt(1, (32, 96, 40))
-    desk.vote(asked.offer, replace(asked.request, user_id=0))
+    desk.vote(asked.offer, structs.replace(asked.request, user_id=0))
     assert desk.counters["unknown_unit"] == 1
 
 
@@ -174,7 +175,7 @@ def test_users_of_no_tenant_do_not_vote() -> None:
     desk = Desk(AfterK(k=3, unit="user"), SeededNoise(0), None)
     asked = prompt(1, (32, 96, 40))
     for user in range(1, 9):
-        desk.vote(asked.offer, replace(asked.request, tenant_id=-(user % 2), user_id=user))
+        desk.vote(asked.offer, structs.replace(asked.request, tenant_id=-(user % 2), user_id=user))
         desk.advance(0)
     assert not desk.released
     assert desk.counters["unknown_unit"] == 8

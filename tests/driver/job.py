@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Segment

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from msgspec.structs import replace
 
 from kvshare_research.core import messages as m
 from kvshare_research.core.choosing import Choosing

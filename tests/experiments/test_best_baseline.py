@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from experiments.best_baseline.contest import ALL_WAYS, FIGURES, OURS, Played, gain_share, ratio
 from experiments.best_baseline.further import TRACES
@@ -23,7 +24,7 @@ def played(policy: str, slower: float, seeds: int = 3, count: int = 200) -> Play
     rows = []
     for _ in range(seeds):
         drawn_us = (chance.exponential(1e6, count) * slower).astype(int).tolist()
-        rows.append(tuple(replace(done, request_id=i, ttft_us=t, end_to_end_us=2 * t) for i, t in enumerate(drawn_us)))
+        rows.append(tuple(structs.replace(done, request_id=i, ttft_us=t, end_to_end_us=2 * t) for i, t in enumerate(drawn_us)))
     return Played(policy=policy, outcomes=tuple(rows), moved_bytes=0, evicted_blocks=0, troubles=("",) * seeds)
 
 
@@ -41,7 +42,7 @@ def test_a_policy_half_as_quick_is_told_so_with_an_interval_around_it(what: str,
 
 def test_a_request_that_was_not_served_never_came() -> None:
     one = played("a", 1.0, seeds=1, count=20)
-    lost = replace(one, outcomes=((replace(one.outcomes[0][0], status=Status.REJECTED), *one.outcomes[0][1:]),))
+    lost = replace(one, outcomes=((structs.replace(one.outcomes[0][0], status=Status.REJECTED), *one.outcomes[0][1:]),))
     assert lost.percentile_ms("ttft_us", 99) == np.inf
     assert lost.percentile_ms("ttft_us", 50) >= one.percentile_ms("ttft_us", 50)
 

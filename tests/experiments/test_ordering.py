@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
+from msgspec import structs
+
 from experiments.mooncake_ordering.verdict import quantities
 from kvshare_research.metrics.records import CaseResult
 from tests.metrics.synthetic import make_case
@@ -13,7 +15,7 @@ from tests.metrics.synthetic import make_case
 def case(block: str, selector: str, seed: int, times: int) -> CaseResult:
     """A case whose TTFT are so many times those of the synthetic one."""
     made = replace(make_case("cheapest", seed=seed, count=20), selector=selector, extra=(("block", block),))
-    outcomes = tuple(replace(o, ttft_us=o.ttft_us * times) for o in made.outcomes)
+    outcomes = tuple(structs.replace(o, ttft_us=o.ttft_us * times) for o in made.outcomes)
     return replace(made, outcomes=outcomes)
 
 

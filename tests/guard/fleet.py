@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
+from msgspec import structs
 
 from kvshare_research.core import messages as m
 from kvshare_research.core.directory import Directory
@@ -209,7 +210,7 @@ class Fleet:
             return
         self.prefetches += 1
         asked = m.PrefetchAsked(
-            request=replace(arrived.request, request_id=self.prefetches, tenant_id=tenant), chain=arrived.chain,
+            request=structs.replace(arrived.request, request_id=self.prefetches, tenant_id=tenant), chain=arrived.chain,
             start=start % count, source=source, reader=Reader(tenant, 0, 0), deadline_us=ticks,
         )  # fmt: skip
         self.wires.append(Wire(node, asked))

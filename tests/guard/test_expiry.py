@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from kvshare_research.core.nouns import AccountSpec, Request, Segment, Status
 from kvshare_research.core.rights import TENANT, Scope
@@ -60,7 +61,7 @@ def test_on_a_cluster_a_prompt_hashed_before_the_expiry_is_hashed_again_at_its_a
     early = hasher.prompt(request, tokens, warmup=False)
     assert early.request.segments == asked
     for at_us, scope in ((EXPIRY_US - 1, GUILD), (EXPIRY_US, Scope(TENANT, LATE))):
-        made, chain = cluster.prepare(replace(early.request, arrival_us=at_us), tokens, at_us)
+        made, chain = cluster.prepare(structs.replace(early.request, arrival_us=at_us), tokens, at_us)
         assert [directory.scopes[s.scope_id] for s in made.segments] == [scope]
         assert [directory.scopes[s] for s, _ in chain.scope_ends] == [scope]
     forever: Any = SimpleNamespace(prepare=None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from experiments.fidelity.judge import table, verdict
 from kvshare_research.core.nouns import Outcome, Status
 from kvshare_research.metrics.fidelity import fidelities
@@ -42,7 +44,7 @@ def test_seeds_are_pooled_and_requests_paired() -> None:
 
 def test_requests_that_only_one_of_them_answered_are_no_pair() -> None:
     given = case(0, 1.0)
-    lost = replace(given.simulated[3], status=Status.REJECTED)
+    lost = structs.replace(given.simulated[3], status=Status.REJECTED)
     (row,) = fidelities([replace(given, simulated=(*given.simulated[:3], lost, *given.simulated[4:15]))])
     assert row.pairs == 14
 

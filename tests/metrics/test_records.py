@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.metrics.records import (
@@ -24,7 +25,7 @@ from .synthetic import make_case
 
 def test_round_trip_is_lossless_also_for_not_a_number() -> None:
     case = make_case(rejected=2, utilisation=0.7)
-    odd = replace(case.outcomes[0], logit_fingerprint=(math.nan, -math.inf, math.inf, 0.1 + 0.2), application="nan")
+    odd = structs.replace(case.outcomes[0], logit_fingerprint=(math.nan, -math.inf, math.inf, 0.1 + 0.2), application="nan")
     case = replace(case, outcomes=(odd, *case.outcomes[1:]), extra=(("model", "1e5"), ("inf", "nan")))
     data = encode_results([case], provenance={"commit": "abc", "n": 3}, command="make demo")
     json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -32,7 +33,7 @@ def test_round_trip_is_lossless_also_for_not_a_number() -> None:
     got = back.cases[0]
     # NaN is not equal to itself, its spelling is.
     assert repr(got.outcomes[0].logit_fingerprint) == repr(odd.logit_fingerprint)
-    assert replace(got.outcomes[0], logit_fingerprint=()) == replace(odd, logit_fingerprint=())
+    assert structs.replace(got.outcomes[0], logit_fingerprint=()) == structs.replace(odd, logit_fingerprint=())
     assert replace(got, outcomes=got.outcomes[1:]) == replace(case, outcomes=case.outcomes[1:])
     assert encode_results(back.cases, provenance=back.provenance, command=back.command) == data
     assert back.provenance == {"commit": "abc", "n": 3}
@@ -71,6 +72,6 @@ def test_frame_has_one_row_per_outcome_and_typed_columns_when_empty() -> None:
 
 def test_index_ignores_the_router_incarnation() -> None:
     case = make_case(count=3)
-    moved = replace(case, outcomes=tuple(replace(o, request_id=(7 << 32) + 5 + o.request_id) for o in case.outcomes))
+    moved = replace(case, outcomes=tuple(structs.replace(o, request_id=(7 << 32) + 5 + o.request_id) for o in case.outcomes))
     assert [replace(moved, first_counter=5).index_of(o) for o in moved.outcomes] == [0, 1, 2]
     assert msgspec.to_builtins(case.key)[0] == "measured"

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kvshare_research.core.nouns import Action, Outcome, Status
 from kvshare_research.metrics.pairing import group_cases
@@ -54,7 +55,7 @@ def test_a_measurement_that_beats_the_bound_is_caught() -> None:
     base = make_case("recompute_always")
     ours = make_case("cheapest")
     lying = replace(
-        ours, outcomes=tuple(replace(o, prefill_us=o.prefill_us // 20, fetch_us=0, overlap_us=0) for o in ours.outcomes)
+        ours, outcomes=tuple(structs.replace(o, prefill_us=o.prefill_us // 20, fetch_us=0, overlap_us=0) for o in ours.outcomes)
     )
     saved = _rows(base, lying)["cheapest"].savings
     assert saved is not None
@@ -67,7 +68,7 @@ def test_identical_answers_are_counted_and_a_changed_one_is_not() -> None:
     assert row.identity is not None
     assert (row.identity.identical, row.identity.compared) == (40, 40)
     assert 0 < row.identity.largest_logit_difference < 1e-3
-    first = replace(ours.outcomes[0], output_tokens=(1, 2), logit_fingerprint=(math.nan, 1.0))
+    first = structs.replace(ours.outcomes[0], output_tokens=(1, 2), logit_fingerprint=(math.nan, 1.0))
     row = _rows(base, replace(ours, outcomes=(first, *ours.outcomes[1:])))["cheapest"]
     assert row.identity is not None
     assert (row.identity.identical, row.identity.compared, row.identity.not_a_number) == (39, 40, 1)
@@ -107,7 +108,7 @@ def test_a_complete_case_is_not_compared_with_a_partial_one() -> None:
 
 def test_warmup_and_zero_outcomes() -> None:
     case = make_case(count=8)
-    warm = replace(case, outcomes=tuple(replace(o, warmup=True) for o in case.outcomes))
+    warm = replace(case, outcomes=tuple(structs.replace(o, warmup=True) for o in case.outcomes))
     for empty in (warm, replace(case, outcomes=(), expected_requests=0)):
         (row,) = summarise([empty])
         assert row.done == 0
@@ -128,7 +129,7 @@ def test_storage_prediction_and_decisions() -> None:
 
 def test_a_probe_gives_the_cost_of_a_pull_by_pairs() -> None:
     local = make_case("local_hit")
-    far = tuple(replace(o, ttft_us=o.ttft_us + 1000 * (1 + i % 3)) for i, o in enumerate(local.outcomes))
+    far = tuple(structs.replace(o, ttft_us=o.ttft_us + 1000 * (1 + i % 3)) for i, o in enumerate(local.outcomes))
     (row,) = pulls([local, replace(local, selector="remote_hit", outcomes=far[::-1]), make_case("recompute_always")])
     assert row.pairs == 40
     assert (row.extra_ttft.value, row.extra_ttft.samples) == (2000.0, 40)

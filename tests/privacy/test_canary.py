@@ -7,13 +7,13 @@ import pickle
 import re
 import types
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from kvshare_research.core.foresight import Foresight

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kvshare_research.core import router, shaping
 from kvshare_research.core.choosing import Choosing
@@ -176,11 +177,11 @@ def _bills_reuse(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
 
 
 def _names_the_node(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
-    return replace(told(outcome, due, block_tokens), shown_executor=outcome.executor)
+    return structs.replace(told(outcome, due, block_tokens), shown_executor=outcome.executor)
 
 
 def _last_token_early(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
-    return replace(told(outcome, due, block_tokens), end_to_end_us=outcome.end_to_end_us)
+    return structs.replace(told(outcome, due, block_tokens), end_to_end_us=outcome.end_to_end_us)
 
 
 @pytest.mark.parametrize(

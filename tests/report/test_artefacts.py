@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from msgspec import structs
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.metrics.records import CaseResult, load_results
@@ -117,7 +118,7 @@ def _broken(name: str) -> list[CaseResult]:
         return [replace(case, outcomes=(), expected_requests=0)]
     if name == "all rejected":
         return [make_case("recompute_always", count=4, rejected=4), make_case(count=4, rejected=4)]
-    odd = tuple(replace(o, logit_fingerprint=(float("nan"),) * 2, ttft_us=0, prefill_us=0) for o in case.outcomes)
+    odd = tuple(structs.replace(o, logit_fingerprint=(float("nan"),) * 2, ttft_us=0, prefill_us=0) for o in case.outcomes)
     return [replace(case, selector="recompute_always", outcomes=odd), replace(case, outcomes=odd)]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from msgspec import structs
+
 from kvshare_research.metrics.records import CaseResult
 from kvshare_research.metrics.summary import summarise
 from kvshare_research.report.artefacts import build
@@ -63,7 +65,7 @@ def test_one_run_has_no_sweep_and_an_idle_one_no_load() -> None:
 
 def test_of_many_nodes_the_spread_is_drawn() -> None:
     case = make_case(utilisation=0.8, count=60)
-    many = tuple(replace(o, executor=i % (NODE_LINES + 1)) for i, o in enumerate(case.outcomes))
+    many = tuple(structs.replace(o, executor=i % (NODE_LINES + 1)) for i, o in enumerate(case.outcomes))
     (figure,) = (f for stem, _, f in draw_all(summarise([replace(case, outcomes=many)])) if stem == "load_over_time")
     assert figure.axes[0].get_legend_handles_labels()[1] == ["least to most loaded node", "mean of nodes"]
 

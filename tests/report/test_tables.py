@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from kvshare_research.metrics.records import CaseResult
 from kvshare_research.report import build
@@ -67,7 +68,7 @@ def test_splitting_loses_no_column_and_no_cell(names: int, cells: list[list[str]
 
 def test_what_is_odd_is_said_first() -> None:
     base, ours = make_case("recompute_always"), make_case()
-    changed = replace(ours.outcomes[0], output_tokens=(0,), logit_fingerprint=(float("nan"), 0.0), missed=())
+    changed = structs.replace(ours.outcomes[0], output_tokens=(0,), logit_fingerprint=(float("nan"), 0.0), missed=())
     counters = replace(ours.counters, wire_bytes=1)
     text = "\n".join(build([base, replace(ours, outcomes=(changed, *ours.outcomes[1:]), counters=counters)]).notices)
     assert "1 answers differ from recompute" in text

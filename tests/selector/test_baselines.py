@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import QuoteTable

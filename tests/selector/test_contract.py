@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 import random
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from omegaconf import OmegaConf
 
 from kvshare_research.core.nouns import NO_NODE, Action, QuoteTable

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from kvshare_research.core.choosing import Choosing
 from kvshare_research.core.errors import ConfigError
@@ -25,7 +26,7 @@ HOLDER = 6  # the row of TABLE that Mooncake takes: node 2, first token after 53
 
 def refusal(mode: str, under_way: list[UnderWay], *, decode_us: int = 0, now_us: int = 0, **changes: int) -> str:
     selector = Mooncake(rejection=replace(RULE, mode=mode, **changes))  # type: ignore[arg-type]
-    return selector.refuses(replace(TABLE, decode_us=decode_us), HOLDER, under_way, now_us)
+    return selector.refuses(structs.replace(TABLE, decode_us=decode_us), HOLDER, under_way, now_us)
 
 
 def test_mooncake_takes_the_holder() -> None:
@@ -71,7 +72,7 @@ def test_how_long_answers_decode_is_learned_from_those_that_ended() -> None:
     assert selector.learns
     assert not Mooncake(rejection=RULE).learns
     assert not Mooncake().may_refuse
-    table, gone = replace(TABLE, decode_us=1_000_000), [UnderWay(2, -66_000, 0)] * 4
+    table, gone = structs.replace(TABLE, decode_us=1_000_000), [UnderWay(2, -66_000, 0)] * 4
     assert "predicted decode load" in selector.now(selector.initial_state()).refuses(table, HOLDER, gone, 0)
     assert selector.now(state).refuses(table, HOLDER, gone, 0) == ""
 

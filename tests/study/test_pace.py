@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kvshare_research.core.costing import PrefillCoefficients, decode_ps, prefill_ps
 from kvshare_research.core.nouns import Action, Outcome, Status

@@ -73,7 +73,7 @@ def test_on_one_node_the_hits_are_the_longest_common_prefixes(seed: int) -> None
         "rtt_ms": np.zeros((1, 1), np.float32), "pull_ms_per_token": np.zeros((1, 1), np.float32),
     })  # fmt: skip
     rows = [
-        (Request(**{n: getattr(r, n) for n in Request.__dataclass_fields__} | {"ingress": 0}), c)
+        (Request(**{n: getattr(r, n) for n in Request.__struct_fields__} | {"ingress": 0}), c)
         for r, c in arrivals(prompts)
     ]
     played = play(tunable("gorgo"), np.array([[0.3, 0.5]]), window_of(rows), alone)
