@@ -65,7 +65,7 @@ def ours(limit_blocks: int) -> tuple[int, int, int]:
             refused += 1
             continue
         for i, block in enumerate(taken):
-            ledger.name(block, b"%08d%08d" % (number, i), None, 0, 1, number)
+            ledger.name(block, b"%08d%08d" % (number, i), None, 0, number)
         ledger.drop_all(taken)
     ledger.check()
     stored = (WRITES - refused) * OBJECT_BLOCKS

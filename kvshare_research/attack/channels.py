@@ -217,7 +217,7 @@ def _fill(ledger: Ledger, scope_id: int, count: int, seed: int, now_us: int) -> 
     for i in range(count):
         taken, _ = ledger.allocate(scope_id, 1, now_us + i)
         if taken is not None:
-            ledger.name(taken[0], draw.bytes(16), None, 0, 0, now_us + i)
+            ledger.name(taken[0], draw.bytes(16), None, 0, now_us + i)
             ledger.drop(taken[0])
 
 

@@ -27,7 +27,7 @@ class Journal:
 
     def write(self, body: PoolEvent) -> PoolMessage:
         """The next entry of the log, to be published; `body` is a change, neither a heartbeat nor a snapshot."""
-        assert not isinstance(body, Heartbeat | Snapshot)
+        assert not isinstance(body, (Heartbeat, Snapshot))  # a union would be built at each call
         self.seq += 1
         message = self._message(self.seq, body)
         self._kept.append(message)

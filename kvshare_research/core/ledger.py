@@ -15,7 +15,6 @@ from .nouns import AccountSpec
 from .ports import Retention
 from .valuing import Valuing
 from .victims import Block as Block
-from .victims import Evicted as Evicted
 from .victims import Rank, Victims, runs
 
 
@@ -32,11 +31,12 @@ class Ledger:
         self.evicted_blocks = 0
         self._now_us = 0  # the latest time that anything was asked at
         self.values = Valuing(retention, self.accounts, recompute_us)
-        self._blocks: dict[int, Block] = {}
-        self._slot_of: dict[bytes, int] = {}
-        self._victims = Victims(self._score)
-        self._generation = [0] * capacity_blocks
-        self._free = list(range(capacity_blocks))
+        self._blocks: list[Block | None] = []  # by slot, of those that were ever used
+        self._generation: list[int] = []
+        self._free: list[int] = []  # of those, the ones that hold nothing
+        self._victims = Victims(self._blocks, self.values.score)
+        self._named = self._victims.named
+        self._ttl: dict[int, AccountSpec] = {}  # of the scopes whose blocks expire
         for spec in accounts:
             if not self.configure(spec):
                 raise ValueError(f"account of scope {spec.scope_id} does not fit: {spec} beside {self.node}")
@@ -50,6 +50,7 @@ class Ledger:
         if step.ok:
             self.node, self.accounts[spec.scope_id] = step.node, step.account
             self.specs[spec.scope_id] = spec
+            self._ttl = {s: spec for s, spec in self.specs.items() if spec.ttl_us is not None}
         return step.ok
 
     def account(self, scope_id: int) -> Account:
@@ -66,23 +67,24 @@ class Ledger:
     # ------------------------------------------------------------------ reading
     def find(self, block_hash: bytes, now_us: int, mark: bytes = b"") -> Block | None:
         """The live named block with this hash and mark; None if absent or past its TTL. Changes nothing."""
-        slot = self._slot_of.get(block_hash)
-        if slot is None:
-            return None
-        block = self._blocks[slot]
-        return None if block.mark != mark or self._is_expired(block, now_us) else block
+        block = self._named.get(block_hash)
+        return None if block is None or block.mark != mark or self._is_expired(block, now_us) else block
 
     def collision(self, block_hash: bytes, mark: bytes) -> Block | None:
         """The named block of other tokens that has this hash, if there is one: it is never what was looked for."""
-        slot = self._slot_of.get(block_hash)
-        return None if slot is None or self._blocks[slot].mark == mark else self._blocks[slot]
+        block = self._named.get(block_hash)
+        return None if block is None or block.mark == mark else block
 
     def block(self, slot: int) -> Block:
-        return self._blocks[slot]
+        """What the slot holds; KeyError if nothing."""
+        block = self._blocks[slot] if slot < len(self._blocks) else None
+        if block is None:
+            raise KeyError(slot)
+        return block
 
     def named(self) -> tuple[Block, ...]:
         """All named blocks, by slot."""
-        return tuple(self._blocks[slot] for slot in sorted(self._slot_of.values()))
+        return tuple(b for b in self._blocks if b is not None and b.block_hash is not None)
 
     def touch(self, block: Block, now_us: int) -> None:
         """The block has been used once more."""
@@ -92,7 +94,7 @@ class Ledger:
             self._victims.settle(block, now_us)
 
     def _is_expired(self, block: Block, now_us: int) -> bool:
-        spec = self.specs.get(block.scope_id)
+        spec = self._ttl.get(block.scope_id)
         if spec is None or spec.ttl_us is None or block.kept:
             return False
         since = block.used_us if spec.sliding_ttl else block.stored_us
@@ -112,13 +114,9 @@ class Ledger:
                 done = next((i for i, block in enumerate(run) if not self.pin(block)), len(run))
                 return at + done
             for block in run:
-                self._add_pin(block)
+                block.pins += 1
+                self._victims.pinned(block)
         return len(blocks)
-
-    def _add_pin(self, block: Block) -> None:
-        block.pins += 1
-        if block.pins == 1:
-            self._victims.settle(block, self._now_us)
 
     def _pin_new(self, scope_id: int, count: int) -> bool:
         if count == 0:
@@ -144,7 +142,8 @@ class Ledger:
             assert step.ok
             self.node, self.accounts[scope_id] = step.node, step.account
         for block in free:
-            self._victims.settle(block, self._now_us)
+            if not block.own_children:
+                self._victims.settle(block, self._now_us)
         return free
 
     @property
@@ -176,18 +175,18 @@ class Ledger:
 
     def allocate(
         self, scope_id: int, count: int, now_us: int, *, evict: bool = True
-    ) -> tuple[tuple[Block, ...] | None, tuple[Evicted, ...]]:
+    ) -> tuple[tuple[Block, ...] | None, tuple[Block, ...]]:
         """`count` pinned unnamed blocks for the scope, or None when that many cannot be had now.
 
         Evicts as needed, leaves first, lowest class first, then lowest retention score. What it evicted before
         it had to give up is reported too.
         """
-        evicted: list[Evicted] = []
+        evicted: list[Block] = []
         self._now_us = now_us
         free = self._admit_free(scope_id, count)
         taken = self._occupy(scope_id, free, now_us)
         if evict and len(taken) < count and self.retention.ages:
-            self._victims.score_again(self._blocks, now_us)
+            self._victims.score_again(now_us)
         while evict and len(taken) < count:
             got = self._replace(scope_id, count, len(taken), now_us, evicted)
             if not got:
@@ -203,11 +202,11 @@ class Ledger:
     @property
     def free_blocks(self) -> int:
         """Slots that hold nothing."""
-        return len(self._free)
+        return len(self._free) + self.node.capacity - len(self._blocks)
 
     def is_held(self, block: Block) -> bool:
         """Whether the block is still in its slot."""
-        return self._blocks.get(block.slot) is block
+        return self._blocks[block.slot] is block
 
     def _admit_free(self, scope_id: int, count: int) -> int:
         """So many of `count` blocks are admitted without evicting anything."""
@@ -221,7 +220,7 @@ class Ledger:
             wanted //= 2
         return 0
 
-    def _replace(self, scope_id: int, count: int, taken: int, now_us: int, evicted: list[Evicted]) -> int:
+    def _replace(self, scope_id: int, count: int, taken: int, now_us: int, evicted: list[Block]) -> int:
         """At least one of the `count` - `taken` blocks still wanted has changed hands; 0 if nobody may give one up.
 
         Of what the rules let go, it takes of the lowest class a leaf of its account rather than a block inside a chain,
@@ -234,13 +233,15 @@ class Ledger:
             return 1
         order = sorted(self._first_of_each(scope_id, taken, now_us))
         for at, (priority, rank, other) in enumerate(order):
+            first = self.block(rank[2])
             if other == scope_id:
-                bound = order[at + 1][:2] if at + 1 < len(order) else None
-                gone = self._evict_own(scope_id, count - taken, (priority, rank), bound, evicted)
+                rivals = order[at + 1 : at + 2]
+                past = next((rank for level, rank, _ in rivals if level == priority), None)
+                gone = self._evict_own(first, count - taken, past, evicted)
                 if gone:
                     return gone
-            elif self._give_up(self._blocks[rank[2]], scope_id):
-                evicted.append(self._forget(self._blocks[rank[2]]))
+            elif self._give_up(first, scope_id):
+                self._forget(first, evicted)
                 return 1
         return 0
 
@@ -252,33 +253,28 @@ class Ledger:
                 if rank is not None:
                     yield account.priority, rank, other
 
-    def _evict_own(
-        self, scope_id: int, wanted: int, first: tuple[int, Rank], bound: tuple[int, Rank] | None,
-        evicted: list[Evicted],
-    ) -> int:  # fmt: skip
-        """Up to `wanted` blocks of the scope made way for as many of its own; none if the rules forbid one.
+    def _evict_own(self, first: Block, wanted: int, past: Rank | None, evicted: list[Block]) -> int:
+        """Up to `wanted` blocks of a scope made way for as many of its own; none if the rules forbid one.
 
         The first goes anyhow, leaves that follow it as long as no block of another account, the least of which is
-        `bound`, would go before them.
+        `past`, would go before them.
         """
+        scope_id = first.scope_id
         step = rules.replace_own(self.node, self.account(scope_id), 1)
         if not step.ok:
             return 0
-        gone, rank = 0, first[1]
-        while True:
-            victim = self._blocks[rank[2]]
-            orphans = self._victims.is_parent(victim)  # elsewhere: they may go first now
-            evicted.append(self._forget(victim))
-            gone += 1
-            following = self._victims.least(scope_id)
-            past = following is None or (bound is not None and (first[0], following) > bound)
-            if gone == wanted or orphans or following is None or past:
-                break
-            rank = following
-        step = rules.replace_own(self.node, self.account(scope_id), gone)
+        if first.own_children:
+            self._forget(first, evicted)
+            return 1
+        gone = self._victims.take(scope_id, wanted, past, self._now_us)
+        step = rules.replace_own(self.node, self.account(scope_id), len(gone))
         assert step.ok
         self.node, self.accounts[scope_id] = step.node, step.account
-        return gone
+        for block in gone:
+            heapq.heappush(self._free, block.slot)
+        self.evicted_blocks += len(gone)
+        evicted.extend(gone)
+        return len(gone)
 
     def _give_up(self, victim: Block, scope_id: int) -> bool:
         """The victim's block is re-booked to the admitting account, another one, if the rule allows."""
@@ -288,26 +284,25 @@ class Ledger:
         self.node, self.accounts[scope_id], self.accounts[victim.scope_id] = step.node, step.account, step.victim
         return True
 
-    def _score(self, block: Block, now_us: int) -> float:
-        """What the block is worth keeping; one that cannot be matched any more, nothing."""
-        if block.parent is not None and block.parent not in self._slot_of:
-            return float("-inf")  # a block whose parent is gone cannot be matched: it goes first
-        return self.values.score(block, now_us)
-
     def want(self, hashes: Sequence[bytes], step: int, now_us: int) -> None:
         """`step` (1 or -1) more of the waiting requests want these blocks: those that are here are valued anew."""
         self.values.want(hashes, step)
-        for slot in [self._slot_of[h] for h in hashes if h in self._slot_of]:
-            self._victims.settle(self._blocks[slot], now_us)
+        for block_hash in hashes:
+            if (block := self._named.get(block_hash)) is not None:
+                self._victims.settle(block, now_us)
 
     # ------------------------------------------------------------------ slots
     def _occupy(self, scope_id: int, count: int, now_us: int) -> list[Block]:
         free, generation, blocks = self._free, self._generation, self._blocks
+        again = min(count, len(free))  # before any that was never used
+        slots = [heapq.heappop(free) for _ in range(again)]
+        slots.extend(range(len(blocks), len(blocks) + count - again))
+        blocks.extend([None] * (count - again))
+        generation.extend([0] * (count - again))
         taken = []
-        for _ in range(count):
-            slot = heapq.heappop(free)
+        for slot in slots:
             generation[slot] += 1
-            blocks[slot] = block = Block(slot, scope_id, generation[slot], stored_us=now_us, used_us=now_us)
+            blocks[slot] = block = Block(slot, scope_id, generation[slot], now_us, now_us)
             taken.append(block)
         return taken
 
@@ -322,33 +317,36 @@ class Ledger:
                 self._unlink(block)
 
     def _unlink(self, block: Block) -> None:
-        del self._blocks[block.slot]
+        self._blocks[block.slot] = None
         heapq.heappush(self._free, block.slot)
         if block.block_hash is not None:
-            del self._slot_of[block.block_hash]
             self._victims.forget(block, self._now_us)
 
-    def _forget(self, victim: Block) -> Evicted:
+    def _forget(self, victim: Block, evicted: list[Block]) -> None:
         """The victim's accounts are already booked; its slot becomes free."""
         assert victim.block_hash is not None
         assert victim.pins == 0
         self.evicted_blocks += 1
         self._unlink(victim)
-        return Evicted(victim.slot, victim.scope_id, victim.block_hash)
+        evicted.append(victim)
 
     def name(
-        self, block: Block, block_hash: bytes, parent: bytes | None, depth: int, origin: int, now_us: int,
-        mark: bytes = b"",
-    ) -> bool:  # fmt: skip
+        self, block: Block, block_hash: bytes, parent: bytes | None, depth: int, now_us: int, mark: bytes = b""
+    ) -> bool:
         """The block is now findable under `block_hash`; False (and unchanged) if another slot already is."""
-        if block_hash in self._slot_of:
-            return False
-        block.block_hash, block.mark, block.parent, block.depth = block_hash, mark, parent, depth
-        block.origin, block.stored_us, block.used_us = origin, now_us, now_us
-        self._slot_of[block_hash] = block.slot
-        self.values.stored(block.scope_id, now_us)
-        self._victims.name(block, now_us)
-        return True
+        return self.name_run((block,), (block_hash,), (mark,), parent, depth, now_us) == 1
+
+    def name_run(
+        self, blocks: Sequence[Block], hashes: Sequence[bytes], marks: Sequence[bytes], parent: bytes | None,
+        depth: int, now_us: int,
+    ) -> int:  # fmt: skip
+        """The blocks, neighbours in a chain from `depth` on, are now findable; how many: it ends before the first hash
+        under which another slot is."""
+        count = self._victims.name_run(blocks, hashes, marks, parent, depth, now_us)
+        if self.retention.ages:
+            for block in blocks[:count]:
+                self.values.stored(block.scope_id, now_us)
+        return count
 
     def drop(self, block: Block) -> None:
         """One pin ends; an unnamed block without pins has no further use and its slot is freed."""
@@ -358,31 +356,29 @@ class Ledger:
         """One pin of each ends, as with `drop`."""
         self._vacate([block for block in self._unpin_all(blocks) if block.block_hash is None])
 
-    def purge(self, scope_ids: frozenset[int], keep_blocks: int = 0) -> tuple[Evicted, ...]:
+    def purge(self, scope_ids: frozenset[int], keep_blocks: int = 0) -> tuple[Block, ...]:
         """Unpinned named blocks of these scopes are gone, deepest first, until they hold no more than `keep_blocks`."""
         gone = [b for b in self.named() if b.scope_id in scope_ids and not b.pins]
         over = sum(self.account(scope_id).used for scope_id in scope_ids) - keep_blocks
         return self.drop_named(sorted(gone, key=lambda b: (-b.depth, b.used_us))[: max(0, over)])
 
-    def sweep(self, now_us: int) -> tuple[Evicted, ...]:
+    def sweep(self, now_us: int) -> tuple[Block, ...]:
         """Every unpinned block past its TTL is gone."""
-        if not any(spec.ttl_us is not None for spec in self.specs.values()):
+        if not self._ttl:
             return ()
         return self.drop_named([b for b in self.named() if not b.pins and self._is_expired(b, now_us)])
 
-    def drop_named(self, blocks: list[Block]) -> tuple[Evicted, ...]:
+    def drop_named(self, blocks: list[Block]) -> tuple[Block, ...]:
         """These unpinned named blocks are gone."""
-        out = []
-        for block in blocks:
-            assert block.block_hash is not None
-            out.append(Evicted(block.slot, block.scope_id, block.block_hash))
+        assert all(block.block_hash is not None for block in blocks)
         self._vacate(blocks)
-        return tuple(out)
+        return tuple(blocks)
 
     def check(self) -> None:
         """Raises AssertionError unless every conserved quantity adds up."""
+        held = {block.slot: block for block in self._blocks if block is not None}
         used: dict[int, list[int]] = {}
-        for block in self._blocks.values():
+        for block in held.values():
             row = used.setdefault(block.scope_id, [0, 0])
             row[0] += 1
             row[1] += block.pins > 0
@@ -390,10 +386,12 @@ class Ledger:
             assert (account.used, account.pinned) == tuple(used.get(scope_id, [0, 0])), (scope_id, account)
             assert 0 <= account.pinned <= account.used <= account.limit, (scope_id, account)
         assert set(used) <= set(self.accounts)
-        assert self.node.used == len(self._blocks) <= self.node.capacity
+        assert self.node.used == len(held) <= self.node.capacity
         assert self.node.committed == sum(rules.floor_of(a) for a in self.accounts.values()) <= self.node.capacity
-        assert len(self._free) + len(self._blocks) == self.node.capacity
-        named = {b.slot: b.block_hash for b in self._blocks.values() if b.block_hash is not None}
-        assert {slot: h for h, slot in self._slot_of.items()} == named
-        unpinned = {b.slot for b in self._blocks.values() if b.slot in named and not b.pins}
-        assert self._victims.leaves() == {slot for slot in unpinned if not self._victims.is_inner(self._blocks[slot])}
+        assert all(self._blocks[slot] is block for slot, block in held.items())
+        assert sorted([*self._free, *held]) == list(range(len(self._blocks))), "a slot is lost or twice there"
+        assert len(self._blocks) == len(self._generation) <= self.node.capacity
+        assert all(block.generation == self._generation[slot] for slot, block in held.items())
+        named = {slot: b.block_hash for slot, b in held.items() if b.block_hash is not None}
+        assert {b.slot: block_hash for block_hash, b in self._named.items()} == named
+        self._victims.check()

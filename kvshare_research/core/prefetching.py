@@ -13,7 +13,7 @@ from typing import final
 
 from . import messages as m
 from .fetching import Fetching
-from .ledger import Evicted, Ledger
+from .ledger import Ledger
 from .nouns import Action, Piece, Plan
 from .running import Running, State
 from .victims import Block
@@ -96,7 +96,7 @@ class Prefetching:
         late = [number for number, (_, until_us) in self._flights.items() if now_us >= until_us]
         return [effect for number in late for effect in self.cancel(number, "deadline")]
 
-    def make_room(self, wanted_blocks: int) -> tuple[list[m.WorkerEffect], tuple[Evicted, ...]]:
+    def make_room(self, wanted_blocks: int) -> tuple[list[m.WorkerEffect], tuple[Block, ...]]:
         """A request needs so many blocks: unused prefetched ones go, the last landed first, then what is on its way."""
         gone: list[Block] = []
         for slot, block in reversed(list(self._unused.items())):

@@ -7,7 +7,7 @@ from typing import final
 
 from . import messages as m
 from .journal import Journal, Rows
-from .ledger import Evicted, Ledger
+from .ledger import Ledger
 from .nouns import Chain, Tier
 from .victims import Block
 
@@ -23,43 +23,34 @@ class Publishing:
     def stored(self, chain: Chain, blocks: Sequence[Block], start: int, end: int, now_us: int) -> list[m.WorkerEffect]:
         """Full blocks [start, end) become findable, in runs of one scope; what another slot holds stays unnamed."""
         effects: list[m.WorkerEffect] = []
-        run: list[bytes] = []
         end = min(end, chain.block_count)
-        hashes = chain.block_hashes(start, end)
-        parent = chain.block_hash(start - 1) if start else None
-        cuts = {first for _, first in chain.scope_ends}  # where another scope begins
-        for i, (block_hash, mark) in enumerate(zip(hashes, chain.block_marks(start, end), strict=True), start):
-            named = self._ledger.name(blocks[i], block_hash, parent, i, blocks[i].origin, now_us, mark)
-            if run and (not named or i in cuts):
-                effects.append(self._run(chain, i - len(run), run))
-                run = []
-            if named:
-                run.append(block_hash)
-            parent = block_hash
-        if run:
-            effects.append(self._run(chain, end - len(run), run))
+        hashes, marks = chain.block_hashes(start, end), chain.block_marks(start, end)
+        at = start
+        for scope_id, scope_end in chain.scope_ends:
+            scope_end = min(scope_end, end)
+            while at < scope_end:
+                parent = chain.block_hash(at - 1) if at else None
+                left = slice(at - start, scope_end - start)
+                named = self._ledger.name_run(blocks[at:scope_end], hashes[left], marks[left], parent, at, now_us)
+                if named:
+                    run = hashes[at - start : at - start + named]
+                    body = m.BlocksStored(tier=Tier.DEVICE, parent=parent, hashes=run, scope_id=scope_id)
+                    effects.append(self._written(body))
+                at = min(at + named + 1, scope_end)  # past the one that another slot holds, if one does
+        assert at >= end, f"scopes of a chain end at block {at} of {chain.block_count}"
         return effects
 
-    def removed(self, evicted: tuple[Evicted, ...]) -> list[m.WorkerEffect]:
+    def removed(self, evicted: tuple[Block, ...]) -> list[m.WorkerEffect]:
         """What was evicted is announced as gone."""
         if not evicted:
             return []
-        return [self._written(m.BlocksRemoved(tier=Tier.DEVICE, hashes=tuple(e.block_hash for e in evicted)))]
+        hashes = tuple([block.block_hash for block in evicted if block.block_hash is not None])
+        return [self._written(m.BlocksRemoved(tier=Tier.DEVICE, hashes=hashes))]
 
     def answered(self, event: m.SnapshotAsked) -> list[m.WorkerEffect]:
         """What brings the asking router up to date."""
         messages = self._journal.answer(event.incarnation, event.after_seq, self._rows)
         return [m.Publish(message=message) for message in messages]
-
-    def _run(self, chain: Chain, start: int, hashes: list[bytes]) -> m.WorkerEffect:
-        return self._written(
-            m.BlocksStored(
-                tier=Tier.DEVICE,
-                parent=chain.block_hash(start - 1) if start else None,
-                hashes=tuple(hashes),
-                scope_id=chain.scope_at(start),
-            )
-        )
 
     def _written(self, body: m.PoolEvent) -> m.WorkerEffect:
         return m.Publish(message=self._journal.write(body))

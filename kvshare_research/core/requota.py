@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
-from .ledger import Evicted, Ledger
+from .ledger import Block, Ledger
 from .nouns import AccountSpec
 
 
@@ -28,13 +28,13 @@ class Requota:
         """Whether some quota is not in force yet, or a closed scope holds what may go."""
         return bool(self._waiting) or any(a.used > a.pinned for a in map(self._ledger.account, self._closed))
 
-    def ask(self, specs: Iterable[AccountSpec], closed: frozenset[int]) -> tuple[Evicted, ...]:
+    def ask(self, specs: Iterable[AccountSpec], closed: frozenset[int]) -> tuple[Block, ...]:
         """These are the quotas from now on, or as soon as they fit, and closed scopes hold nothing; what had to go."""
         self._closed = closed
         self._waiting = {spec.scope_id: spec for spec in specs if self._ledger.specs.get(spec.scope_id) != spec}
         return self.settle()
 
-    def settle(self) -> tuple[Evicted, ...]:
+    def settle(self) -> tuple[Block, ...]:
         """All that fits is in force, in any order: one that is lowered may make room for one that is raised."""
         evicted = list(self._ledger.purge(self._closed)) if self._closed else []
         while True:

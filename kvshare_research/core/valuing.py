@@ -46,24 +46,26 @@ class Valuing:
         self._balances[scope_id] = (self._balance(scope_id, now_us) - 1, now_us)
 
     def score(self, block: Block, now_us: int) -> float:
-        """The policy's word; one that raises or answers NaN is counted, and time of last use stands in."""
+        """The policy's word; one that raises or answers NaN is counted, and time of last use stands in. A block whose
+        parent is gone cannot be matched: it is worth nothing.
+
+        Asked at every use of every leaf: what the policy does not look at is not looked up.
+        """
+        if block.above is None and block.parent is not None:
+            return float("-inf")
+        scope_id, levels = block.scope_id, self.levels
+        view = BlockView(
+            block.slot, scope_id, block.depth, block.stored_us, block.used_us, block.use_count, self._recompute_us,
+            levels[scope_id] if scope_id < len(levels) else 0,
+        )  # fmt: skip
         try:
-            score = float(self._retention.score(self._view(block, now_us), now_us))
+            score = float(self._retention.score(self._more(view, block, now_us) if self._asks_more else view, now_us))
         except Exception:  # noqa: BLE001 -- a broken policy must never stop eviction
             score = float("nan")
         if score != score:
             self.errors += 1
             return float(block.used_us)
         return score
-
-    def _view(self, block: Block, now_us: int) -> BlockView:
-        """Asked for at every use of every block: what the policy does not look at is not looked up."""
-        scope_id = block.scope_id
-        view = BlockView(
-            block.slot, scope_id, block.depth, block.stored_us, block.used_us, block.use_count, self._recompute_us,
-            self.levels[scope_id] if scope_id < len(self.levels) else 0,
-        )  # fmt: skip
-        return self._more(view, block, now_us) if self._asks_more else view
 
     def _more(self, view: BlockView, block: Block, now_us: int) -> BlockView:
         account = self._accounts[block.scope_id]

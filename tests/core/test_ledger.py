@@ -64,16 +64,25 @@ class LedgerMachine(RuleBasedStateMachine):
             assert all(b.pins == 1 for b in taken)
             self.held.extend(taken)
 
-    @rule(depth=st.integers(1, 4), origin=st.integers(1, 3))
-    def name_a_chain(self, depth: int, origin: int) -> None:
+    @rule(depth=st.integers(1, 4))
+    def name_a_chain(self, depth: int) -> None:
         unnamed = [b for b in self.held if b.block_hash is None][:depth]
         self.chains += 1
         parent = None
         for i, block in enumerate(unnamed):
             block_hash = b"%08d%08d" % (self.chains, i)
-            assert self.ledger.name(block, block_hash, parent, i, origin, self.now)
-            assert not self.ledger.name(block, block_hash, parent, i, origin, self.now), "named twice"
+            assert self.ledger.name(block, block_hash, parent, i, self.now)
+            assert not self.ledger.name(block, block_hash, parent, i, self.now), "named twice"
             parent = block_hash
+
+    @rule(place=st.integers(1, 15))
+    def name_in_a_tree(self, place: int) -> None:
+        """Places come and go in any order: one may be named before its parent, and again after it has left."""
+        unnamed = [b for b in self.held if b.block_hash is None]
+        if unnamed:
+            parent = b"%016d" % (place // 2) if place > 1 else None
+            taken = self.ledger.find(b"%016d" % place, self.now - 100) is not None
+            assert self.ledger.name(unnamed[0], b"%016d" % place, parent, place.bit_length(), self.now) != taken
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -181,7 +190,7 @@ def filled(count: int, retention: Retention | None = None) -> tuple[Ledger, list
     assert taken is not None
     hashes = [b"%016d" % i for i in range(count)]
     for i, block in enumerate(taken):
-        ledger.name(block, hashes[i], hashes[i - 1] if i else None, i, 1, 0)
+        ledger.name(block, hashes[i], hashes[i - 1] if i else None, i, 0)
         ledger.drop(block)
     return ledger, hashes
 
@@ -226,7 +235,7 @@ def test_ttl_ends_at_its_boundary() -> None:
         ledger = Ledger(capacity_blocks=4, accounts=(spec,), retention=LruRetention())
         taken, _ = ledger.allocate(0, 1, 0)
         assert taken is not None
-        ledger.name(taken[0], b"0" * 16, None, 0, 1, 0)
+        ledger.name(taken[0], b"0" * 16, None, 0, 0)
         ledger.touch(taken[0], 6)
 
         assert ledger.find(b"0" * 16, 9) is not None

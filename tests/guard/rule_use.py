@@ -18,7 +18,7 @@ READ_RULES = frozenset(("may_read", "open_read", "may_deliver"))
 PINS_ONLY = {"keeping.py": ("SendBlocks", "Prefill", "Running")}  # holds on to released blocks; hands none to anybody
 GATES = frozenset(("self.serving.ask",))  # checked itself
 # Other ways to blocks than by hash, and who may go them: neither hands a block to a reader.
-SIDE_DOORS = frozenset(("named", "block", "collision", "_blocks", "_slot_of"))
+SIDE_DOORS = frozenset(("named", "block", "collision", "_blocks", "_named", "_victims"))
 ALLOWED = frozenset(
     (
         ("publishing.py", "_rows", "named"),  # hashes for the router
@@ -26,7 +26,8 @@ ALLOWED = frozenset(
         ("worker.py", "_note_collision", "collision"),  # a reason for the operator
     )
 )
-SLOTS = frozenset(("_occupy", "_vacate", "_forget", "_unlink"))  # where blocks come into slots and leave them
+# Where blocks come into slots and leave them.
+SLOTS = frozenset(("_occupy", "_vacate", "_forget", "_unlink", "_victims.take"))
 
 
 @dataclass(frozen=True)

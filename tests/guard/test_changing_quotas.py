@@ -175,7 +175,7 @@ def test_any_change_is_in_force_once_nothing_is_pinned(
         taken, _ = ledger.allocate(scope_id, count, number)
         for depth, block in enumerate(taken or ()):
             parent = b"%08d%08d" % (number, depth - 1) if depth else None
-            ledger.name(block, b"%08d%08d" % (number, depth), parent, depth, 1, number)
+            ledger.name(block, b"%08d%08d" % (number, depth), parent, depth, number)
             if keep:
                 pinned.append(block)
             else:

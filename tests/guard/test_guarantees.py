@@ -23,7 +23,7 @@ def ledger_of(capacity: int, *rows: tuple[int, int, int]) -> Ledger:
 def put(ledger: Ledger, scope_id: int, block_hash: bytes, parent: bytes | None, depth: int) -> Block:
     taken, _ = ledger.allocate(scope_id, 1, 0)
     assert taken is not None
-    assert ledger.name(taken[0], block_hash, parent, depth, 1, 0)
+    assert ledger.name(taken[0], block_hash, parent, depth, 0)
     return taken[0]
 
 
@@ -91,7 +91,7 @@ def test_floors_are_attained_from_any_state(
         if taken is None:
             continue
         block_hash = b"%04d" % i
-        ledger.name(taken[0], block_hash, parent, i, 1, i)
+        ledger.name(taken[0], block_hash, parent, i, i)
         parent = None if what == 0 else block_hash
         if what == 1:
             held.append(taken[0])

@@ -61,8 +61,9 @@ def test_blocks_come_and_go_by_the_rules_only() -> None:
         ("worker.py", "self._admitted(event.request_id)", "self.ledger.named()[0]", side_door_complaints, "by `named`"),
         ("serving.py", "self._ledger.drop(done)", "self._ledger._blocks.pop(done.slot)", side_door_complaints, "by `_blocks`"),
         ("worker.py", "self.serving.ask(event, self.directory, now_us)", "self.prefetching.ask(event)", read_complaints, "_fetch_asked"),
-        ("ledger.py", "elif self._give_up(self._blocks[rank[2]], scope_id):", "else:", slot_complaints, "_forget"),
+        ("ledger.py", "elif self._give_up(first, scope_id):", "else:", slot_complaints, "_forget"),
         ("ledger.py", "            taken += self._occupy(scope_id, got, now_us)", "            taken += self._occupy(scope_id, count, now_us)", slot_complaints, "_occupy"),
+        ("ledger.py", "        if not step.ok:\n            return 0\n        if first", "        if first", slot_complaints, "_victims.take"),
         ("fetching.py", "running.blocks[i].origin = origin", "running.blocks[i].scope_id = 0", identity_complaints, "scope_id"),
     ],
 )  # fmt: skip
@@ -90,9 +91,9 @@ def planted(name: str, old: str, new: str) -> str:
     [
         ("ledger.py", "step = rules.pin(", "step = rules.Step(True, self.node, self.account(block.scope_id)) or (", "no rule returned"),
         ("ledger.py", "if step.ok:\n            self.node", "if True:\n            self.node", "without asking"),
-        ("ledger.py", "        block.pins += 1", "        block.pins += 1\n        self.node = Node(9, 1, 1)", "no rule returned"),
-        ("ledger.py", "        block.pins += 1", "        block.pins += 1\n        del self.accounts[0]", "by hand"),
-        ("ledger.py", "        block.pins += 1", "        block.pins += 1\n        x = replace(self.node, used=0)", "by hand"),
+        ("ledger.py", "        self.evicted_blocks += 1", "        self.evicted_blocks += 1\n        self.node = Node(9, 1, 1)", "no rule returned"),
+        ("ledger.py", "        self.evicted_blocks += 1", "        self.evicted_blocks += 1\n        del self.accounts[0]", "by hand"),
+        ("ledger.py", "        self.evicted_blocks += 1", "        self.evicted_blocks += 1\n        x = replace(self.node, used=0)", "by hand"),
     ],
 )  # fmt: skip
 def test_planted_changes_of_rows_are_found(name: str, old: str, new: str, expected: str) -> None:

@@ -97,7 +97,7 @@ def test_what_it_gives_up_are_leaves_and_always_enough(name: str, moody: bool, c
         assert taken is not None
         hashes.append([b"%08d%08d" % (number, i) for i in range(length)])
         for i, block in enumerate(taken):
-            ledger.name(block, hashes[-1][i], hashes[-1][i - 1] if i else None, i, 1, number)
+            ledger.name(block, hashes[-1][i], hashes[-1][i - 1] if i else None, i, number)
             ledger.drop(block)
     taken, _ = ledger.allocate(1, need, 100)
 
