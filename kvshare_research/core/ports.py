@@ -93,6 +93,7 @@ class QuoteInput(Struct, frozen=True, kw_only=True, gc=False):
     actions: frozenset[Action]
     block_bytes: int
     draw: int
+    least_at_permille: int | None = None  # only the row of least price at this weight is wanted; None: all rows
 
 
 class Links(Protocol):
@@ -137,6 +138,12 @@ class Selector(Protocol):
     def learns(self) -> bool:
         """Whether `now` depends on the state."""
         return False
+
+    @property
+    def least_at_permille(self) -> int | None:
+        """A promise: the row of least `core.costing.priced_us` at this weight is chosen, `better` among equals. Then no
+        other row need be quoted. None: any row may be chosen."""
+        return None
 
     def select(self, table: QuoteTable) -> int:
         """The row to follow. Equal tables give equal answers; the order of rows does not matter."""

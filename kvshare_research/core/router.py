@@ -60,6 +60,8 @@ class Router:
         self._loads = Loads(node_count)
         self._standing = Standing(node_count)
         self._pending: dict[int, Pending] = {}
+        every_row = policy.shape.kind == ShapeKind.CONSTANT  # its answers are due by the quotes of all nodes
+        self._least_at_permille = None if every_row else policy.selector.least_at_permille
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._acknowledged = [directory.revision] * node_count
         self.promotion = Promotion()
@@ -104,7 +106,7 @@ class Router:
         """The decision, and how long the executor is predicted to be busy with it."""
         request, chain = arrived.request, arrived.chain
         match = self.replica.match(chain)
-        verdict, table = self._quoted(request, chain, match, now_us, excluded)
+        verdict, table = self._quoted(request, chain, match, now_us, self._least_at_permille, excluded)
         row = self.choosing.row(table)
         public, public_row, due = self._shaped(request, chain, verdict, now_us, excluded) or (table, row, AT_ONCE)
         refusal = self.choosing.refusal(public, public_row, self._under_way(now_us), now_us)
@@ -133,7 +135,7 @@ class Router:
         actions, loads = self.policy.actions, self._loads.at(now_us, excluded)
         if shape.kind == ShapeKind.CONSTANT:
             actions, loads = RECOMPUTED, self._standing.at(loads, now_us)
-        table = self._table(request, chain, shown(verdict, blocks), now_us, loads, actions)
+        table = self._table(request, chain, shown(verdict, blocks), now_us, loads, actions, self._least_at_permille)
         row = self.choosing.row(table)
         return table, row, shape.due(table, row, blocks)
 
@@ -203,17 +205,18 @@ class Router:
         return m.SendPrefetch(node=intent.node, asked=asked)
 
     def _quoted(
-        self, request: Request, chain: Chain, match: Match, now_us: int, excluded: int | None = None
-    ) -> tuple[Verdict, QuoteTable]:
+        self, request: Request, chain: Chain, match: Match, now_us: int, least_at_permille: int | None,
+        excluded: int | None = None,
+    ) -> tuple[Verdict, QuoteTable]:  # fmt: skip
         """judge, then quote: what of `match` the tenant may use, and what each way of serving would take."""
         reader = self.directory.reader(request.tenant_id, request.user_id, request.session_id)
         verdict = judge(match, chain, reader, self.directory, now_us)
-        loads = self._loads.at(now_us, excluded)
-        return verdict, self._table(request, chain, verdict, now_us, loads, self.policy.actions)
+        loads, actions = self._loads.at(now_us, excluded), self.policy.actions
+        return verdict, self._table(request, chain, verdict, now_us, loads, actions, least_at_permille)
 
     def _table(
         self, request: Request, chain: Chain, verdict: Verdict, now_us: int, loads: LoadTable,
-        actions: frozenset[Action],
+        actions: frozenset[Action], least_at_permille: int | None,
     ) -> QuoteTable:  # fmt: skip
         given = QuoteInput(
             request=request,
@@ -224,12 +227,13 @@ class Router:
             actions=actions,
             block_bytes=self.policy.block_bytes,
             draw=request.request_id,
+            least_at_permille=least_at_permille,
         )
         return self.policy.cost.quote(given)
 
     def _ttft_us(self, request: Request, chain: Chain, match: Match, now_us: int) -> int:
         """The least predicted time to serve a pinned request, were `match` what the nodes hold."""
-        return int(self._quoted(request, chain, match, now_us)[1].ttft_us.min())
+        return int(self._quoted(request, chain, match, now_us, 0)[1].ttft_us.min())
 
     def _prefetch_ended(self, event: m.PrefetchEnded, now_us: int) -> tuple[m.RouterEffect, ...]:
         if self.foresight is not None:
@@ -276,7 +280,6 @@ class Router:
             quoted_us=plan.quoted_us,
             missed=self._missed(pending, theirs) if theirs.status == Status.DONE else (),
         )
-        assert chain.block_count >= plan.reused_blocks
         outcome = told(outcome, pending.decision.due, chain.block_tokens)
         return (m.Record(outcome=outcome, release_us=now_us + outcome.held_us if outcome.held_us else 0),)
 
@@ -327,13 +330,12 @@ class Router:
     def _pool_changed(self, event: m.PoolChanged, now_us: int) -> tuple[m.RouterEffect, ...]:
         body = event.message.body
         if isinstance(body, m.BlocksRemoved):
-            for block_hash in body.hashes:
-                self._forgotten[block_hash] = None
+            self._forgotten.update(dict.fromkeys(body.hashes))
             while len(self._forgotten) > FORGOTTEN_MAX:
                 self._forgotten.popitem(last=False)
         if isinstance(body, m.BlocksStored):
-            for block_hash in body.hashes:
-                self._forgotten.pop(block_hash, None)
+            for block_hash in self._forgotten.keys() & body.hashes:
+                del self._forgotten[block_hash]
         return self.replica.receive(event.message, now_us)
 
     def _load_reported(self, event: m.LoadReported, now_us: int) -> tuple[m.RouterEffect, ...]:

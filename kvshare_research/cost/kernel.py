@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvshare_research.core import costing, splitting
-from kvshare_research.core.costing import fetch_ps, overlap_us, paced, prefill_ps, setup_ps, ttft_us, up_to_us
+from kvshare_research.core.costing import (
+    fetch_ps,
+    overlap_us,
+    paced,
+    prefill_ps,
+    priced_us,
+    setup_ps,
+    ttft_us,
+    up_to_us,
+)
 from kvshare_research.core.nouns import NO_NODE, Action
 from kvshare_research.core.splitting import (
     capped_ps,
@@ -28,12 +37,16 @@ from kvshare_research.core.splitting import (
     next_finish_ps,
 )
 
+from . import floors
 from . import sheet as sheets
+from .floors import beats, depths_of, keep_best, likeliest, may_serve, price_floor_us, row_price_us
 from .sheet import (
     DEPTH,
     INFLIGHT_BYTES,
     PACE_PERMILLE,
+    QUEUED_WORK_US,
     READ_PS_PER_BYTE,
+    ROUTE_US,
     Given,
     Ints,
     Sheet,
@@ -101,7 +114,7 @@ class Room(NamedTuple):
     """Scratch for one executor, kept for the next. Given from outside: compiled code that allocates nothing need not
     count references, which would be half of its time."""
 
-    wide: Ints  # [PULL_ROWS + 2, node]: pulls from holders of more than the executor has; holders and their ends
+    wide: Ints  # [PULL_ROWS + 3, node]: pulls from holders of more than the executor has; holders, their ends; depths
     narrow: Ints  # [9, sources_max]: four rows of sources, three of those able, their counts, the best pulls
     pieces: Ints  # [piece, (source, start, end)]
 
@@ -109,7 +122,7 @@ class Room(NamedTuple):
 def room_for(node_count: int, sources_max: int) -> Room:
     """Enough for every executor."""
     return Room(
-        np.empty((PULL_ROWS + 2, node_count), np.int64),
+        np.empty((PULL_ROWS + 3, node_count), np.int64),
         np.empty((9, sources_max), np.int64),
         np.empty((sources_max * sources_max, 3), np.int64),
     )
@@ -150,7 +163,7 @@ def put_multi(sheet: Sheet, row: int, executor: int, resident: int, pulls: Ints,
                 best_fetched_ps = fetched_ps
                 for i in range(len(pieces)):
                     for k in range(3):
-                        sheet.pieces[executor, i, k] = pieces[i, k]
+                        sheet.pieces[row, i, k] = pieces[i, k]
         below = 0
         for i in range(count):
             depth = sheet.nodes[DEPTH, sources[0, i]]
@@ -217,7 +230,7 @@ def least_pull_us(sheet: Sheet, executor: int, source: int, resident: int) -> in
 def put_pull(sheet: Sheet, executor: int, source: int, resident: int, pulls: Ints, column: int) -> None:
     """`column` of `pulls` is pulling all that `source` has beyond `resident`."""
     links, pulled = sheet.links, sheet.nodes[DEPTH, source] - resident
-    rate_ps, ahead_bytes = rate_high_ps(links, source, executor), links.links[executor, source, INFLIGHT_BYTES]
+    rate_ps, ahead_bytes = rate_high_ps(links, source, executor), links.links[source, executor, INFLIGHT_BYTES]
     start_ps = setup_ps(rtt_high_us(links, source, executor), ahead_bytes, rate_ps)
     per_block_ps = block_ps(sheet.job, rate_ps + sheet.nodes[READ_PS_PER_BYTE, source])
     fetched_ps = fetch_ps(start_ps, pulled, per_block_ps)
@@ -293,42 +306,67 @@ def put_ways_to_fetch(sheet: Sheet, row: int, executor: int, resident: int, room
     return row - first
 
 
-def fill_rows(given: Given, executors: Ints, out: Ints, pieces: Ints, room: Room) -> int:
-    """All rows are written to `out`, executor by executor at its own pace, and their `pieces`; returns how many."""
+def put_ways(sheet: Sheet, row: int, executor: int, room: Room) -> int:
+    """From row `row` on, every allowed way of serving on `executor`; returns how many rows."""
+    first = row
+    put_row(sheet, row, RECOMPUTE, executor, NO_NODE, 0, 0, 0, 0)
+    row += 1
+    resident = sheet.nodes[DEPTH, executor]
+    home = RESIDENT if executor == sheet.job.ingress else ROUTE
+    if resident > 0 and may(sheet, home):
+        put_row(sheet, row, home, executor, NO_NODE, resident, 0, 0, 0)
+        row += 1
+    if may(sheet, PULL) or may(sheet, MULTI_PULL) or may(sheet, SPLIT):
+        row += put_ways_to_fetch(sheet, row, executor, resident, room)
+    return row - first
+
+
+def fill_rows(given: Given, out: Ints, pieces: Ints, room: Room) -> int:
+    """All rows are written to `out`, executor by executor at its own pace, and their `pieces`; returns how many.
+
+    Where only the row of least price is wanted, that row alone: an executor is passed over if by `price_floor_us`
+    it cannot have it, and what any other has is compared with the best so far. Exact: the order is total.
+    """
     ends = room.wide[PULL_ROWS + 1]
     holders = room.wide[PULL_ROWS, : seat(given, room.wide[PULL_ROWS], ends)]
-    sheet = Sheet(out, pieces, given.nodes, holders, ends, given.links, given.coefficients, given.job)
-    fetching = may(sheet, PULL) or may(sheet, MULTI_PULL) or may(sheet, SPLIT)
+    nodes, job = given.nodes, given.job
+    sheet = Sheet(out, pieces, nodes, holders, ends, given.links, given.coefficients, job)
+    only_best = job.least_at_permille >= 0
+    first = likeliest(given, sheet) if only_best else NO_NODE
+    depths = room.wide[PULL_ROWS + 2, : depths_of(sheet, room.wide[PULL_ROWS + 2])]
     row = 0
+    best_us = 0
     pace_permille = -1
-    for executor in executors:
-        if given.nodes[PACE_PERMILLE, executor] != pace_permille:
-            pace_permille = given.nodes[PACE_PERMILLE, executor]
+    for turn in range(-1, nodes.shape[1]):
+        executor = first if turn < 0 else turn
+        if turn == first or not may_serve(given, executor):
+            continue
+        if only_best and row > 0 and nodes[QUEUED_WORK_US, executor] + nodes[ROUTE_US, executor] > best_us:
+            continue
+        if nodes[PACE_PERMILLE, executor] != pace_permille:
+            pace_permille = nodes[PACE_PERMILLE, executor]
             own = paced(given.coefficients, pace_permille)
-            sheet = Sheet(out, pieces, given.nodes, holders, ends, given.links, own, given.job)
-        put_row(sheet, row, RECOMPUTE, executor, NO_NODE, 0, 0, 0, 0)
-        row += 1
-        resident = sheet.nodes[DEPTH, executor]
-        home = RESIDENT if executor == sheet.job.ingress else ROUTE
-        if resident > 0 and may(sheet, home):
-            put_row(sheet, row, home, executor, NO_NODE, resident, 0, 0, 0)
-            row += 1
-        if fetching:
-            row += put_ways_to_fetch(sheet, row, executor, resident, room)
+            sheet = Sheet(out, pieces, nodes, holders, ends, given.links, own, job)
+        if only_best and row > 0 and price_floor_us(sheet, depths, executor) > best_us:
+            continue
+        end = row + put_ways(sheet, row, executor, room)
+        row = keep_best(sheet, row, end) if only_best else end
+        best_us = row_price_us(sheet, 0)
     return row
 
 
 @cache
-def compiled() -> Callable[[Given, Ints, Ints, Ints, Room], int]:
+def compiled() -> Callable[[Given, Ints, Ints, Room], int]:
     """`fill_rows`, compiled with Numba when that is installed (kept on disk between runs), else as it stands."""
     if importlib.util.find_spec("numba") is None:
         return fill_rows
     import numba
     from numba.extending import register_jitable
 
-    formulas = (paced, prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us)
+    formulas = (paced, prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us, priced_us)
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
     prices = (believed, age_us, rtt_high_us, rate_high_ps, line_up, seat, block_ps, merging_us, pull_us, put_row)
+    best = (may_serve, depths_of, likeliest, price_floor_us, row_price_us, beats, keep_best)
     here = (
         may,
         deal,
@@ -341,20 +379,19 @@ def compiled() -> Callable[[Given, Ints, Ints, Ints, Room], int]:
         quote_pulls,
         put_pulls,
         put_ways_to_fetch,
+        put_ways,
     )
-    for function in (*formulas, *splits, *prices, *here, fill_rows):
+    for function in (*formulas, *splits, *prices, *best, *here, fill_rows):
         register_jitable(error_model="numpy", forceinline=True)(function)
-    files = (costing.__file__, splitting.__file__, sheets.__file__, __file__)
+    files = (costing.__file__, splitting.__file__, sheets.__file__, floors.__file__, __file__)
     sources = b"".join(Path(file).read_bytes() for file in files)
     fingerprint = hashlib.sha256(sources).hexdigest()
 
-    def fill_all_rows(given: Given, executors: Ints, out: Ints, pieces: Ints, room: Room) -> int:
+    def fill_all_rows(given: Given, out: Ints, pieces: Ints, room: Room) -> int:
         _ = fingerprint  # part of the key of the copy on disk, which by itself notices changes of this file only
-        return fill_rows(given, executors, out, pieces, room)
+        return fill_rows(given, out, pieces, room)
 
     njit: Any = numba.njit
     # `_nrt`: references to arrays are not counted; nothing is allocated in here (it would not compile).
-    entry: Callable[[Given, Ints, Ints, Ints, Room], int] = njit(cache=True, error_model="numpy", _nrt=False)(
-        fill_all_rows
-    )
+    entry: Callable[[Given, Ints, Ints, Room], int] = njit(cache=True, error_model="numpy", _nrt=False)(fill_all_rows)
     return entry

@@ -32,7 +32,7 @@ from .sheet import (
     believed,
 )  # fmt: skip
 
-Matrix = NDArray[np.int64]  # [reader, source, field]: a quote goes along the sources of one reader
+Matrix = NDArray[np.int64]  # [source, reader, field]: a quote goes along the ways from one ingress
 FIELDS = ("rtt_us", "rtt_high_us", "ps_per_byte", "ps_per_byte_high", "inflight_bytes")  # of `LinkRow`
 
 
@@ -45,7 +45,7 @@ class LinkMatrix(Sequence[tuple[LinkRow, ...]]):
 
     @property
     def layers(self) -> Matrix:
-        """int64 [field, reader, source] with the fields of `LinkRow` in their order; diagonals are 0."""
+        """int64 [field, source, reader] with the fields of `LinkRow` in their order; diagonals are 0."""
         s = self.state
         of = np.moveaxis(s.links, 2, 0)
         age_us = np.where(of[MEASURED] < 0, 0, np.clip(s.now_us - of[MEASURED], 0, s.stale_us))
@@ -67,7 +67,7 @@ class LinkMatrix(Sequence[tuple[LinkRow, ...]]):
         return tuple(self)[source]
 
     def __iter__(self) -> Iterator[tuple[LinkRow, ...]]:
-        rows = self.layers.transpose(2, 1, 0).tolist()
+        rows = self.layers.transpose(1, 2, 0).tolist()
         return (tuple(LinkRow(**dict(zip(FIELDS, link, strict=True))) for link in row) for row in rows)
 
 
@@ -79,7 +79,7 @@ def matrix_of(links: Sequence[Sequence[LinkRow]]) -> LinkMatrix:
     cells = [
         (r.rtt_us, r.rtt_high_us, r.ps_per_byte, r.ps_per_byte_high, r.inflight_bytes) for row in links for r in row
     ]
-    given = np.array(cells, np.int64).reshape(count, count, 5).transpose(1, 0, 2)
+    given = np.array(cells, np.int64).reshape(count, count, 5)
     table = np.zeros((count, count, LINK_FIELDS), np.int64)
     table[:, :, [RTT, RATE, INFLIGHT_BYTES]] = given[:, :, [0, 2, 4]]
     table[:, :, [RTT_DEVIATION, RATE_DEVIATION]] = given[:, :, [1, 3]] - given[:, :, [0, 2]]
@@ -142,7 +142,7 @@ class LinkTable:
     def known(
         cls, model: LinkModel, rtt_us: Matrix, rtt_deviation_us: Matrix, rate_ps: Matrix, rate_deviation_ps: Matrix
     ) -> LinkTable:
-        """Links of these means and deviations, [reader, source] each, nothing under way."""
+        """Links of these means and deviations, [source, reader] each, nothing under way."""
         table = np.zeros((*rtt_us.shape, LINK_FIELDS), np.int64)
         table[:, :, RTT], table[:, :, RTT_DEVIATION] = rtt_us, rtt_deviation_us
         table[:, :, RATE], table[:, :, RATE_DEVIATION] = rate_ps, rate_deviation_ps
@@ -154,7 +154,7 @@ class LinkTable:
 
         The rate of a transfer is what is left of its time after the mean round trip.
         """
-        link = self.links[reader, source]
+        link = self.links[source, reader]
         known = link[MEASURED] >= 0
         link[MEASURED] = now_us
         if bytes_moved == 0:
@@ -168,8 +168,8 @@ class LinkTable:
 
     def sending(self, source: int, reader: int, byte_count: int) -> LinkTable:
         """This table with `byte_count` more bytes under way on source -> reader (negative: they have arrived)."""
-        under_way = max(0, int(self.links[reader, source, INFLIGHT_BYTES]) + byte_count)
-        self.links[reader, source, INFLIGHT_BYTES] = under_way
+        under_way = max(0, int(self.links[source, reader, INFLIGHT_BYTES]) + byte_count)
+        self.links[source, reader, INFLIGHT_BYTES] = under_way
         return self
 
     def matrix(self, now_us: int) -> LinkMatrix:

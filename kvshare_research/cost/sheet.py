@@ -43,9 +43,9 @@ COLUMNS = [
 ]
 
 # Rows of `nodes`: arrays and not records, since few arguments compile and call quickest.
-NODE_ROWS = 9
-ALIVE, QUEUED_WORK_US, QUEUED_TOKENS, QUEUED_REQUESTS, PACE_PERMILLE = range(5)  # as given
-DEPTH, READ_PS_PER_BYTE, ROUTE_US, RTT_US = range(5, NODE_ROWS)
+NODE_ROWS = 10
+ALIVE, QUEUED_WORK_US, QUEUED_TOKENS, QUEUED_REQUESTS, PACE_PERMILLE, HELD_UP_REQUESTS = range(6)  # as given
+DEPTH, READ_PS_PER_BYTE, ROUTE_US, RTT_US = range(6, NODE_ROWS)
 
 
 # Fields of a link; eight, so that one link is one line of the cache.
@@ -56,7 +56,7 @@ LINK_FIELDS = 8
 class LinkState(NamedTuple):
     """All directed links, and how they are weighed at `now_us`. Times in us, rates in ps per byte."""
 
-    links: Ints  # [reader, source, field]; MEASURED is -1 for never
+    links: Ints  # [source, reader, field]; MEASURED is -1 for never
     now_us: int
     deviations: int
     stale_us: int
@@ -79,6 +79,8 @@ class Job(NamedTuple):
     merge_ps_per_byte: int
     receiver_ps_per_byte: int
     cap_blocks: int  # what may be reused at all
+    executor: int  # the only node that may serve; NO_NODE for any
+    least_at_permille: int  # only the row of least price at this weight is wanted; -1 for all rows
 
 
 class Given(NamedTuple):
@@ -87,7 +89,7 @@ class Given(NamedTuple):
     coefficients: PrefillCoefficients
     job: Job
     runs: Ints  # [node, tier, block_count][run]
-    read_ps_per_byte: Ints  # of the tier of each run
+    tier_ps_per_byte: tuple[int, int, int]  # to read a block
     nodes: Ints  # [NODE_ROWS, node]: loads as given; `seat` fills in the rest
     links: LinkState
 
@@ -99,7 +101,7 @@ class Sheet(NamedTuple):
     """
 
     out: Ints  # [column, row]
-    pieces: Ints  # [executor, piece, (source, start, end)]; an empty piece is none
+    pieces: Ints  # [row, piece, (source, start, end)], of MULTI_PULL rows; an empty piece is none
     nodes: Ints  # [NODE_ROWS, node]; the depth of a node that may not serve as a source is 0
     holders: Ints  # the nodes whose depth is not 0, in the order of `line_up`
     ends: Ints
@@ -115,7 +117,7 @@ def believed(mean: Amount, deviation: Amount, deviations: int, age_us: Amount, s
 
 def age_us(state: LinkState, source: int, reader: int) -> int:
     """How long ago the link was last measured, at most `stale_us`; 0 for one never measured."""
-    measured_us = int(state.links[reader, source, MEASURED])
+    measured_us = int(state.links[source, reader, MEASURED])
     return 0 if measured_us < 0 else min(max(state.now_us - measured_us, 0), state.stale_us)
 
 
@@ -123,7 +125,7 @@ def rtt_high_us(state: LinkState, source: int, reader: int) -> int:
     """Upper quantile of the round trip; a node has none to itself."""
     if source == reader or state.sees_rtt == 0:
         return 0
-    mean, deviation = int(state.links[reader, source, RTT]), int(state.links[reader, source, RTT_DEVIATION])
+    mean, deviation = int(state.links[source, reader, RTT]), int(state.links[source, reader, RTT_DEVIATION])
     return believed(mean, deviation, state.deviations, age_us(state, source, reader), state.stale_us)
 
 
@@ -131,7 +133,7 @@ def rate_high_ps(state: LinkState, source: int, reader: int) -> int:
     """Upper quantile of the time per byte, between two nodes."""
     if state.sees_rate == 0:
         return 0
-    mean, deviation = int(state.links[reader, source, RATE]), int(state.links[reader, source, RATE_DEVIATION])
+    mean, deviation = int(state.links[source, reader, RATE]), int(state.links[source, reader, RATE_DEVIATION])
     return believed(mean, deviation, state.deviations, age_us(state, source, reader), state.stale_us)
 
 
@@ -140,13 +142,16 @@ def seat(given: Given, holders: Ints, ends: Ints) -> int:
     the nodes that hold anything, as `line_up` orders them; returns how many."""
     job, nodes = given.job, given.nodes
     depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]
+    depth[:] = 0
+    read[:] = 0
     for i in range(given.runs.shape[1]):
-        node, blocks, rate = given.runs[0, i], min(given.runs[2, i], job.cap_blocks), given.read_ps_per_byte[i]
+        node, blocks = given.runs[0, i], min(given.runs[2, i], job.cap_blocks)
+        rate = given.tier_ps_per_byte[min(given.runs[1, i], 2)]
         if nodes[ALIVE, node] and (blocks > depth[node] or (blocks == depth[node] > 0 and rate < read[node])):
             depth[node], read[node] = blocks, rate
     for node in range(len(depth)):
         nodes[ROUTE_US, node] = rtt_high_us(given.links, job.ingress, node)
-        nodes[RTT_US, node] = 0 if node == job.ingress else given.links.links[node, job.ingress, RTT]
+        nodes[RTT_US, node] = 0 if node == job.ingress else given.links.links[job.ingress, node, RTT]
     return line_up(depth, job.every_source, holders, ends)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from kvshare_research.core.costing import PrefillCoefficients, decode_ps, up_to_us
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.loads import LoadTable, load_table
-from kvshare_research.core.nouns import PERMILLE, Action, Chain, Piece, QuoteTable, Request
+from kvshare_research.core.nouns import NO_NODE, PERMILLE, Action, Chain, Piece, QuoteTable, Request
 from kvshare_research.core.ports import Cost, QuoteInput
 from kvshare_research.core.runs import columns_of
 
@@ -21,6 +21,7 @@ from .sheet import (
     ALIVE,
     COLUMNS,
     DEPTH,
+    HELD_UP_REQUESTS,
     LINK_FIELDS,
     NODE_ROWS,
     PACE_PERMILLE,
@@ -101,8 +102,6 @@ class TtftCost(Cost):
         cap = min((token_count - 1) // block_tokens, chain.block_count, given.verdict.readable_blocks)
         loads = load_table(given.loads)
         nodes = self._nodes(loads, node_count)
-        alive = nodes[ALIVE]
-        executors = np.flatnonzero(alive) if request.executor is None else _pinned(request.executor, alive)
         may = sum(1 << int(action) for action in given.actions)
         if self.single_source:
             may &= ~(1 << int(Action.MULTI_PULL))
@@ -117,16 +116,18 @@ class TtftCost(Cost):
             0 if self.no_merge else self.merge_ps_per_byte,
             0 if self.no_bandwidth else self.receiver_ps_per_byte,
             max(0, cap),
+            NO_NODE if request.executor is None else request.executor,
+            -1 if given.least_at_permille is None else given.least_at_permille,
         )
-        # A PULL row per holder is written before the best is kept, so the last executor needs room for all of them.
-        rows_per_executor = ROWS_PER_EXECUTOR + (node_count if self.every_source else 0)
-        row_room = len(executors) * rows_per_executor + node_count
+        # The best so far and those of one executor, or those of all.
+        groups = 2 if given.least_at_permille is not None or request.executor is not None else node_count
+        row_room = groups * (ROWS_PER_EXECUTOR + (node_count if self.every_source else 0))
         out = np.empty((len(COLUMNS), row_room), np.int64)
         runs = columns_of(given.verdict.runs)
-        read = np.array(self.tier_ps_per_byte, np.int64)[runs[1]]
         room = room_for(node_count, self.sources_max)
-        multi = np.zeros((node_count, self.sources_max * self.sources_max, 3), np.int64)
-        row_count = compiled()(Given(self.coefficients, job, runs, read, nodes, links), executors, out, multi, room)
+        multi = np.empty((row_room, self.sources_max * self.sources_max, 3), np.int64)
+        asked = Given(self.coefficients, job, runs, self.tier_ps_per_byte, nodes, links)
+        row_count = compiled()(asked, out, multi, room)
         columns = dict(zip(COLUMNS, out[:, :row_count], strict=True))
         return QuoteTable(
             **columns,
@@ -140,7 +141,7 @@ class TtftCost(Cost):
             session=request.session_id or request.user_id or request.tenant_id,
             start=_start(chain),
             decode_us=self._decode_us(request),
-            held_up_requests=np.zeros_like(loads.held_up_requests) if self.no_load else loads.held_up_requests,
+            held_up_requests=nodes[HELD_UP_REQUESTS],
         )
 
     def _decode_us(self, request: Request) -> int:
@@ -159,13 +160,13 @@ class TtftCost(Cost):
 
     def _nodes(self, loads: LoadTable, node_count: int) -> Ints:
         """The rows that the kernel reads; it fills in depths."""
-        nodes = np.zeros((NODE_ROWS, node_count), np.int64)
+        nodes = np.empty((NODE_ROWS, node_count), np.int64)
         nodes[ALIVE] = loads.alive
         nodes[QUEUED_TOKENS] = loads.queued_tokens
         nodes[QUEUED_REQUESTS] = loads.queued_requests
         nodes[PACE_PERMILLE] = PERMILLE if self.no_pace else loads.pace_permille
-        if not self.no_load:
-            nodes[QUEUED_WORK_US] = loads.queued_work_us
+        nodes[QUEUED_WORK_US] = 0 if self.no_load else loads.queued_work_us
+        nodes[HELD_UP_REQUESTS] = 0 if self.no_load else loads.held_up_requests
         return nodes
 
 
@@ -174,13 +175,12 @@ def prepare() -> None:
     compiled()(
         Given(
             PrefillCoefficients(0, 0, 0, 0, 0),
-            Job(1, 1, 1, 0, 0, 0, 1, 0, 0, 0),
+            Job(1, 1, 1, 0, 0, 0, 1, 0, 0, 0, NO_NODE, -1),
             np.zeros((3, 0), np.int64),
-            np.zeros(0, np.int64),
+            (0, 0, 0),
             np.zeros((NODE_ROWS, 1), np.int64),
             LinkState(np.zeros((1, 1, LINK_FIELDS), np.int64), 0, 0, 1),
         ),
-        np.zeros(0, np.int64),
         np.zeros((len(COLUMNS), 1), np.int64),
         np.zeros((1, 1, 3), np.int64),
         room_for(1, 1),
@@ -191,11 +191,6 @@ def _start(chain: Chain) -> int:
     """A number for how the prompt starts; 0 for one without a full block."""
     depth = min(chain.block_count, max(1, START_TOKENS // chain.block_tokens))
     return int.from_bytes(chain.block_hash(depth - 1)[:7], "little") if depth else 0
-
-
-def _pinned(executor: int, alive: Ints) -> Ints:
-    live = 0 <= executor < len(alive) and alive[executor]
-    return np.array([executor] if live else [], np.int64)
 
 
 @final
@@ -218,9 +213,9 @@ class Pieces(Sequence[tuple[Piece, ...]]):
         if isinstance(row, slice):
             return tuple(self[i] for i in range(self.row_count)[row])
         row = range(self.row_count)[row]
-        action, executor, source, resident, pulled, front = self.out[:6, row].tolist()
+        action, _, source, resident, pulled, front = self.out[:6, row].tolist()
         if action == Action.MULTI_PULL:
-            found = [(start, end, node) for node, start, end in self.multi[executor].tolist() if end > start]
+            found = [(start, end, node) for node, start, end in self.multi[row].tolist() if end > start]
             return tuple(Piece(source=node, start=start, end=end) for start, end, node in sorted(found))
         if pulled == 0:
             return ()

@@ -20,6 +20,10 @@ class Bound(Selector):
     least quoted TTFT. Changes nothing.
     """
 
+    @property
+    def least_at_permille(self) -> int:
+        return 0
+
     def select(self, table: QuoteTable) -> int:
         """The row of least quoted TTFT."""
         return cheapest(table)

@@ -32,6 +32,10 @@ class Cheapest(Selector):
         if self.weigh_delay_permille < 0:
             raise ConfigError(f"`weigh_delay_permille` is `{self.weigh_delay_permille}`, expected 0 or more")
 
+    @property
+    def least_at_permille(self) -> int:
+        return self.weigh_delay_permille
+
     def select(self, table: QuoteTable) -> int:
         """The best row under `core.costing.better`."""
         held_up = table.held_up_requests

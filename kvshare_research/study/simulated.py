@@ -185,10 +185,9 @@ def _known(model: LinkModel, links: list[list[Any]]) -> LinkTable:
     """The router starts with the true means of all links."""
     import numpy as np
 
-    readers = list(zip(*links, strict=True))
-    rtt = np.array([[row.rtt_us for row in rows] for rows in readers], np.int64)
-    high = np.array([[row.rtt_high_us for row in rows] for rows in readers], np.int64)
-    rate = np.array([[row.ps_per_byte for row in rows] for rows in readers], np.int64)
+    rtt = np.array([[row.rtt_us for row in rows] for rows in links], np.int64)
+    high = np.array([[row.rtt_high_us for row in rows] for rows in links], np.int64)
+    rate = np.array([[row.ps_per_byte for row in rows] for rows in links], np.int64)
     spread = np.maximum(0, high - rtt) // 2
     return LinkTable.known(model, rtt, spread, rate, np.zeros_like(rate))
 

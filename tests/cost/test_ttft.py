@@ -23,9 +23,10 @@ from kvshare_research.core.costing import fetch_ps, prefill_ps, setup_ps, up_to_
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import NO_NODE, Action, LinkRow, QuoteTable, Run
 from kvshare_research.core.ports import QuoteInput
-from kvshare_research.cost import kernel, sheet, ttft
+from kvshare_research.cost import floors, kernel, sheet, ttft
 from kvshare_research.cost.links import matrix_of
 from kvshare_research.cost.ttft import TtftCost
+from kvshare_research.selector.cheapest import Cheapest
 from kvshare_research.testing.tables import COLUMN_NAMES, quote_input, random_input
 
 CONF = Path(__file__).parents[2] / "conf" / "cost"
@@ -283,6 +284,32 @@ def test_a_holder_that_is_left_out_could_be_neither_the_quickest_nor_the_deepest
     assert others == [all_of_them.pieces[row] for row in kept.tolist()]
 
 
+@given(SEEDS, st.sampled_from([0, 300, 1000]), st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_an_executor_that_is_passed_over_had_no_row_of_least_price(seed: int, weigh: int, every_source: bool) -> None:
+    """Of the whole table, `cheapest` takes the very row, with the very pieces, that is quoted when only it is wanted."""
+    draw = random.Random(seed)
+    given_input = draw.choice([random_input, alike_input])(seed)
+    even = draw.random() < 0.5  # equal nodes: prices tie
+    loads = tuple(
+        replace(
+            load, held_up_requests=draw.choice([0, 0, 3]), pace_permille=1000 if even else draw.randint(500, 3000),
+            queued_work_us=0 if even else load.queued_work_us,
+        )
+        for load in given_input.loads
+    )  # fmt: skip
+    given_input = replace(given_input, loads=loads)
+    c1_ps = draw.choice([RICH.c1_ps_per_token, 10_000])  # computing a block takes longer, or less long, than merging it
+    cost = replace(RICH, every_source=every_source, c1_ps_per_token=c1_ps, no_load=draw.random() < 0.1)
+    table, alone = cost.quote(given_input), cost.quote(replace(given_input, least_at_permille=weigh))
+    assert len(alone) == min(1, len(table))
+    if len(table):
+        best = Cheapest(weigh_delay_permille=weigh).select(table)
+        assert [values(table, best, name) for name in COLUMN_NAMES] == [values(alone, 0, name) for name in COLUMN_NAMES]
+        assert table.pieces[best] == alone.pieces[0]
+        assert table.best_blocks == alone.best_blocks
+
+
 def test_prepared_is_compiled_for_every_quote() -> None:
     """A quote after `prepare` needs no further version of the loop, whatever the request and the policy."""
     if pytest.importorskip("numba").config.DISABLE_JIT:
@@ -299,11 +326,11 @@ def test_a_changed_formula_is_compiled_anew() -> None:
     if pytest.importorskip("numba").config.DISABLE_JIT:
         pytest.skip("compiling is switched off")
     (cell,) = kernel.compiled().py_func.__closure__  # type: ignore[attr-defined]
-    texts = [Path(module.__file__ or "").read_bytes() for module in (costing, splitting, sheet, kernel)]
+    texts = [Path(module.__file__ or "").read_bytes() for module in (costing, splitting, sheet, floors, kernel)]
     assert cell.cell_contents == hashlib.sha256(b"".join(texts)).hexdigest()
     called = {f.__module__ for f in vars(kernel).values() if inspect.isfunction(f)}
     assert {name for name in called if name.startswith("kvshare_research")} <= {
-        module.__name__ for module in (costing, splitting, sheet, kernel)
+        module.__name__ for module in (costing, splitting, sheet, floors, kernel)
     }
 
 
