@@ -10,6 +10,7 @@ anything, 1 for the rest. `debug=true` shows tracebacks.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +108,13 @@ def _start(job: Job, cfg: Any, module: str, salvage: Salvage | None) -> int:
     run = _checked(cfg)
     driver: Any = run.parts.get("driver")
     if not getattr(driver, "needs_ranks", False):
-        return job(_frozen(run.resolved), None)
+        try:
+            with launch.unwinding():
+                return job(_frozen(run.resolved), None)
+        except SystemExit as ended:
+            if ended.code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+                _say("interrupted" if ended.code == 128 + signal.SIGINT else "told to end (SIGTERM)")
+            raise
     command, env = launch.rank_command(driver, run.values.ranks, module, _arguments())
     code = 1
     try:

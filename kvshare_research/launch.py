@@ -14,8 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, final
@@ -130,6 +130,24 @@ def run_ranks(command: Sequence[str], extra_env: Mapping[str, str]) -> int:
     finally:
         _end(child, signal.SIGTERM)
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Within, SIGINT and SIGTERM raise SystemExit (130, 143) where the program is, so that it leaves nothing behind; a
+    second one ends it at once."""
+
+    def handler(number: int, _frame: object) -> NoReturn:
+        for known in before:
+            signal.signal(known, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _end_with_parent() -> Callable[[], None] | None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -41,6 +44,7 @@ HEADLINES = (
 )
 TABLES = "tables.txt"
 PARTIAL = "-partial"
+WRITING = ".writing-"
 
 
 @final
@@ -107,17 +111,47 @@ def write(
     target = unfinished if report.partial else whole
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target, prefix=".writing-") as scratch:
-            made = Path(scratch)
+        made = Path(tempfile.mkdtemp(dir=target, prefix=WRITING))
+        try:
             _fill(made, results, report, provenance, command, plots)
-            _publish(made, target)
-        if not report.partial:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            with _undisturbed():
+                _publish(made, target)
+                if not report.partial:
+                    shutil.rmtree(unfinished, ignore_errors=True)
+        finally:
+            with _undisturbed():
+                shutil.rmtree(made, ignore_errors=True)
+                with suppress(OSError):  # there are files in it: the rule
+                    target.rmdir()
     except ModuleNotFoundError as error:
         raise ConfigError(f"report: {error.name} is missing; install `kvshare_research[report]`") from error
     except OSError as error:
         raise ConfigError(f"report: cannot write {error.filename or target}: {error.strerror}") from error
     return target
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Within, SIGINT and SIGTERM wait for the end of it."""
+    if threading.current_thread() is not threading.main_thread():  # signals do not come here
+        yield
+        return
+    came: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for held in came[:1]:
+            signal.raise_signal(held)
+
+
+def clean(folder: Path) -> None:
+    """What a writer of this folder left that was killed outright is gone; only for who is alone with the folder."""
+    for place in (folder, folder.with_name(folder.name + PARTIAL)):
+        for left in place.glob(f"{WRITING}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def headlines(report: Report) -> tuple[Table, ...]:

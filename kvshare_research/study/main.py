@@ -76,19 +76,20 @@ def _play(run: Run, open_session: Open, now: Provenance) -> int:
 
     if (left := salvage(run)) is not None:
         print(f"an earlier run of this setting was killed; what it had measured is in {left}")
-    diary = Diary(diary_path(run), provenance.to_plain(now) | {"config": dict(run.resolved)}, command())
-    with report.progress(stages=len(cases(run.parts["study"])) + 2) as bar:
-        session = open_session(bar, diary)
-        try:
-            session.play()
-        except (KvShareError, Interrupted):  # also a worker lost, a case not to be built: what was measured is kept
-            folder = _write(run, session, now, partial=True)
-            diary.close()
-            if session.results:
-                print(f"what was measured until then is in {folder}, marked partial", file=sys.stderr, flush=True)
-            raise
-    folder = _write(run, session, now, partial=False)
-    diary.close()
+    report.clean(run.folder)
+    with Diary(diary_path(run), provenance.to_plain(now) | {"config": dict(run.resolved)}, command()) as diary:
+        with report.progress(stages=len(cases(run.parts["study"])) + 2) as bar:
+            session = open_session(bar, diary)
+            try:
+                session.play()
+            except (KvShareError, Interrupted, SystemExit):  # also a signal, a worker lost, a case not to be built
+                folder = _write(run, session, now, partial=True)
+                diary.close()
+                if session.results:
+                    print(f"what was measured until then is in {folder}, marked partial", file=sys.stderr, flush=True)
+                raise
+        folder = _write(run, session, now, partial=False)
+        diary.close()
     report.show(folder)
     if (unserved := _unserved(session)) is not None:
         raise KvShareError(f"no request was served; the first: {unserved}")

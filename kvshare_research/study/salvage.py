@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, final
 
 import msgspec
 
@@ -73,10 +73,22 @@ class Diary:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._file: BinaryIO = path.open("wb")
+        self._tells = False
         self._line(b"P", encode_results((), provenance=provenance, command=command))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Left on disk, unless it was closed or tells of no case."""
+        if self._tells:
+            self._file.close()
+        else:
+            self.close()
 
     def begin(self, case: CaseResult) -> None:
         """A case is under way; `case` has no outcome yet."""
+        self._tells = True
         self._line(b"B", encode_results([case]))
 
     def outcome(self, outcome: Outcome) -> None:
@@ -85,11 +97,13 @@ class Diary:
 
     def end(self, case: CaseResult) -> None:
         """A case is over; what was said of it before is in it."""
+        self._tells = True
         self._line(b"E", encode_results([case]))
 
     def close(self) -> None:
         """The results are elsewhere now."""
         self._file.close()
+        self._tells = False
         self._path.unlink(missing_ok=True)
 
     def _line(self, kind: bytes, data: bytes) -> None:
