@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -218,10 +219,13 @@ def decisions(name: str, tables: list[QuoteTable]) -> list[tuple[int, str]]:
 def test_no_two_selectors_are_the_same_policy() -> None:
     """On 400 drawn situations each selector decides differently from every other at least once."""
     tables = [
-        replace(table, draw=i, session=i % 7, start=i % 11, decode_us=NOW_US // 2)
+        replace(
+            table, draw=i, session=i % 7, start=i % 11, decode_us=NOW_US // 2,
+            held_up_requests=np.random.default_rng(i).integers(0, 9, 6),
+        )
         for i, table in enumerate(COST.quote(random_input(seed)) for seed in range(400))
         if len(table)
-    ]
+    ]  # fmt: skip
     names = [name for name in NAMES if name != "bound"]  # no policy: on tables it stands for the least quoted time
     made = {name: decisions(name, tables) for name in names}
     assert [pair for pair in combinations(names, 2) if made[pair[0]] == made[pair[1]]] == []
@@ -257,6 +261,7 @@ BASELINES = {
     "SkyWalker": "selector/skywalker",
     "the note's threshold": "selector/note_threshold",
     "cheapest": "selector/cheapest",
+    "cheapest, by its own answers": "selector/cheapest_balanced",
     "a bound": "selector/bound",
     "a clairvoyant heuristic": "experiment/clairvoyant",
 }

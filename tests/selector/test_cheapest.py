@@ -13,6 +13,7 @@ from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Action, QuoteTable
 from kvshare_research.cost.ttft import TtftCost
 from kvshare_research.selector.cheapest import Cheapest
+from kvshare_research.selector.cheapest_balanced import CheapestBalanced
 from kvshare_research.testing.tables import random_input, table_of
 
 COST = TtftCost(
@@ -59,3 +60,33 @@ def test_a_farther_node_is_taken_where_many_answers_would_wait() -> None:
 def test_a_negative_weight_is_refused() -> None:
     with pytest.raises(ConfigError, match="`weigh_delay_permille` is `-1`"):
         Cheapest(weigh_delay_permille=-1)
+
+
+def test_the_balanced_weight_is_what_lessens_both_means_in_proportion() -> None:
+    """First tokens after 1 s and answers 2 s later: T / (T + E) = 1 / 4, so the table above costs 200 here, 150 there.
+
+    Before any answer only the first token counts. Where nothing is decoded both means are one, and the weight is a half.
+    """
+    selector = CheapestBalanced()
+    state = selector.initial_state()
+    here = {"action": Action.RECOMPUTE, "executor": 0, "prefill_us": 100_000}
+    there = here | {"executor": 1, "route_us": 50_000}
+    table = replace(table_of([here, there]), held_up_requests=np.array([4, 0]))
+    assert selector.select(table) == selector.now(state).select(table) == 0
+    for _ in range(3):
+        state = selector.ended(selector.answered(state, 1_000_000), 2_000_000)
+    assert state.weigh_delay_permille == 250
+    assert selector.now(state).select(table) == 1
+    assert selector.answered(selector.initial_state(), 7).weigh_delay_permille == 500
+
+
+def test_the_balanced_weight_forgets() -> None:
+    """After many answers of another kind it is theirs; with a window of one, after one."""
+    for window, count in ((1, 1), (16, 500)):
+        selector = CheapestBalanced(window_requests=window)
+        state = selector.ended(selector.answered(selector.initial_state(), 9_000_000), 0)
+        for _ in range(count):
+            state = selector.ended(selector.answered(state, 1_000_000), 8_000_000)
+        assert state.weigh_delay_permille == pytest.approx(100, abs=1)
+    with pytest.raises(ConfigError, match="`window_requests` is `0`"):
+        CheapestBalanced(window_requests=0)
