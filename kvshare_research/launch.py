@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn, final
 
 from .core.errors import ConfigError
+from .watch import Watch, tell
 
 # Set for every rank by MPICH, Intel MPI and Slurm's PMI; by PMIx launchers; by Open MPI.
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
@@ -111,7 +112,15 @@ def _refuse_to_start(driver: MpiDriver, ranks: int) -> None:
 def run_ranks(command: Sequence[str], extra_env: Mapping[str, str]) -> int:
     """The exit code of `command` after it has ended, with every process it started, whatever ends this one: where it is
     killed outright, Linux tells the launcher (SIGTERM), and rank 0 writes what it has."""
-    env = {**extra_env, **os.environ}
+    with Watch() as watch:
+        code = _run(command, {**extra_env, **os.environ, **watch.environment}, watch)
+    if story := watch.story(code):
+        sys.stderr.write(f"error: {story}\n")
+        sys.stderr.flush()
+    return 128 - code if code < 0 else code
+
+
+def _run(command: Sequence[str], env: Mapping[str, str], watch: Watch) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     # A session of its own: signals reach the ranks once, through here, and nothing outlives the group.
@@ -122,8 +131,7 @@ def run_ranks(command: Sequence[str], extra_env: Mapping[str, str]) -> int:
     )  # fmt: skip
     previous = signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
-        code = child.wait()
-        return 128 - code if code < 0 else code
+        return watch.wait(child)
     except KeyboardInterrupt:
         _end(child, signal.SIGINT)
         raise
@@ -235,6 +243,7 @@ class World:
         self._control: Any = self.comm.Dup()
         self.rank: int = self.comm.Get_rank()
         self.size: int = self.comm.Get_size()
+        tell(self.rank)
         self._leader_lives = leader_watch(self.comm)
 
     def announce(self, message: object) -> None:

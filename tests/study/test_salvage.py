@@ -119,6 +119,14 @@ def test_what_is_killed_in_the_middle_leaves_what_was_measured(victim: str, tmp_
     assert job.returncode != 0
     assert not [process for process in ranks if Path(f"/proc/{process}").exists()]
     assert stderr.count("marked partial") == 1
+    process_of = {rank: process for process, rank in ranks.items()}
+    told = [line for line in stderr.splitlines() if "died of" in line]
+    if victim == "starter":
+        assert not told
+    else:
+        assert len(told) == 1
+        assert told[0].startswith(f"error: rank {victim} (process {process_of[victim]}) died of signal 9, SIGKILL (")
+        assert stderr.splitlines()[-1].startswith("the run was killed; what was measured until then is in ")
     (path,) = tmp_path.rglob("results.json")
     assert path.parent.name.endswith("-partial")
     assert not list((tmp_path / "kvshare").glob(".*.diary"))
