@@ -19,7 +19,7 @@ def unfit(request: Request, directory: Directory, live: Sequence[int]) -> str:
     if request.token_count < 1 or min(s.token_count for s in request.segments) < 0 or request.output_tokens_max < 0:
         return "a prompt has at least one token, and no length is below 0"
     wanted = request.executor
-    if any(wanted in (None, node) for node in live):
+    if live and (wanted is None or wanted in live):
         return ""
     return "no live worker" if wanted is None else f"worker {wanted}, which it is pinned to, is not live"
 

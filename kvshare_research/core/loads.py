@@ -15,22 +15,27 @@ PACE_MEMORY = 16  # works that the present pace tells of
 OUTLIER = 4  # one work counts as no more than so many times what was expected of it, and no less than that part of it
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoadTable(Sequence[NodeLoad]):
-    """All nodes at one moment, in their order; `alive` is 0 or 1."""
+# Rows of a `LoadTable`.
+LOAD_ROWS = 8
+(
+    ALIVE, QUEUED_REQUESTS, QUEUED_TOKENS, QUEUED_WORK_US, USED_BLOCKS, CAPACITY_BLOCKS, PACE_PERMILLE,
+    HELD_UP_REQUESTS,
+) = range(LOAD_ROWS)  # fmt: skip
+FIELDS = (
+    "alive", "queued_requests", "queued_tokens", "queued_work_us", "used_blocks", "capacity_blocks", "pace_permille",
+    "held_up_requests",
+)  # fmt: skip
 
-    alive: Column
-    queued_requests: Column
-    queued_tokens: Column
-    queued_work_us: Column
-    used_blocks: Column
-    capacity_blocks: Column
-    pace_permille: Column
-    held_up_requests: Column
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadTable(Sequence[NodeLoad]):
+    """All nodes at one moment, in their order: int64 [field, node], the fields of `NodeLoad`; `alive` is 0 or 1."""
+
+    cells: Column
 
     def __len__(self) -> int:
-        return len(self.alive)
+        return int(self.cells.shape[1])
 
     @overload
     def __getitem__(self, node: int) -> NodeLoad: ...
@@ -40,17 +45,8 @@ class LoadTable(Sequence[NodeLoad]):
         if isinstance(node, slice):
             return tuple(self[i] for i in range(len(self))[node])
         i = range(len(self))[node]
-        return NodeLoad(
-            node=i,
-            alive=bool(self.alive[i]),
-            queued_requests=int(self.queued_requests[i]),
-            queued_tokens=int(self.queued_tokens[i]),
-            queued_work_us=int(self.queued_work_us[i]),
-            used_blocks=int(self.used_blocks[i]),
-            capacity_blocks=int(self.capacity_blocks[i]),
-            pace_permille=int(self.pace_permille[i]),
-            held_up_requests=int(self.held_up_requests[i]),
-        )
+        values = dict(zip(FIELDS, self.cells[:, i].tolist(), strict=True))
+        return NodeLoad(**{**values, "node": i, "alive": bool(values["alive"])})
 
     def __iter__(self) -> Iterator[NodeLoad]:
         return (self[i] for i in range(len(self)))
@@ -62,19 +58,7 @@ def load_table(rows: Sequence[NodeLoad]) -> LoadTable:
         return rows
     assert [row.node for row in rows] == list(range(len(rows))), "a row per node, in order"
 
-    def column(name: str) -> Column:
-        return np.array([getattr(row, name) for row in rows], np.int64)
-
-    return LoadTable(
-        alive=column("alive"),
-        queued_requests=column("queued_requests"),
-        queued_tokens=column("queued_tokens"),
-        queued_work_us=column("queued_work_us"),
-        used_blocks=column("used_blocks"),
-        capacity_blocks=column("capacity_blocks"),
-        pace_permille=column("pace_permille"),
-        held_up_requests=column("held_up_requests"),
-    )
+    return LoadTable(np.array([[getattr(row, name) for row in rows] for name in FIELDS], np.int64))
 
 
 @final
@@ -98,8 +82,10 @@ class Pace:
     work of a node shows here: two ranks at one memory bus, a hot core, a batch that decodes beside it.
     """
 
-    def __init__(self, node_count: int) -> None:
-        self.permille = np.full(node_count, PERMILLE, np.int64)
+    def __init__(self, permille: Column) -> None:
+        """`permille` by node is kept up to date in place."""
+        self.permille, node_count = permille, len(permille)
+        permille[:] = PERMILLE
         self._model_us, self._actual_us = [0] * node_count, [0] * node_count
 
     def observed(self, node: int, model_us: int, actual_us: int) -> None:
@@ -175,34 +161,26 @@ class Loads:
     """The router's account of its nodes: what each has been sent, how fast it works, and its word on its pool."""
 
     def __init__(self, node_count: int) -> None:
-        self.prefill_pace, self.decode_pace = Pace(node_count), Pace(node_count)
-        self._alive = np.ones(node_count, np.int64)
-        self._used_blocks, self._capacity_blocks = np.zeros(node_count, np.int64), np.zeros(node_count, np.int64)
-        self._requests, self._tokens = np.zeros(node_count, np.int64), np.zeros(node_count, np.int64)
-        self._held_up = np.zeros(node_count, np.int64)
+        self._cells = np.zeros((LOAD_ROWS, node_count), np.int64)
+        self._cells[ALIVE] = 1
+        self._live = tuple(range(node_count))
+        self.prefill_pace = Pace(self._cells[PACE_PERMILLE])
+        self.decode_pace = Pace(np.zeros(node_count, np.int64))
         self._queues = [Queue() for _ in range(node_count)]
         self._work = np.zeros((3, node_count), np.int64)  # of each queue: total_us, current_us, since_us
 
     def at(self, now_us: int, excluded: int | None) -> LoadTable:
         """The nodes as believed at `now_us`, `excluded` not alive."""
-        alive = self._alive.copy()
+        cells = self._cells.copy()
         if excluded is not None:
-            alive[excluded] = 0
-        return LoadTable(
-            alive=alive,
-            queued_requests=self._requests.copy(),
-            queued_tokens=self._tokens.copy(),
-            queued_work_us=self._work[0] - np.minimum(self._work[1], now_us - self._work[2]),
-            used_blocks=self._used_blocks.copy(),
-            capacity_blocks=self._capacity_blocks.copy(),
-            pace_permille=self.prefill_pace.permille.copy(),
-            held_up_requests=self._held_up.copy(),
-        )
+            cells[ALIVE, excluded] = 0
+        total_us, current_us, since_us = self._work
+        cells[QUEUED_WORK_US] = total_us - np.minimum(current_us, now_us - since_us)
+        return LoadTable(cells)
 
-    def live(self) -> list[int]:
-        """The nodes believed alive."""
-        nodes: list[int] = np.flatnonzero(self._alive).tolist()
-        return nodes
+    def live(self) -> tuple[int, ...]:
+        """The nodes believed alive, ascending."""
+        return self._live
 
     def service(self, table: QuoteTable, row: int, *, keeps_engine: bool) -> Service:
         """What the request would take by this row. Beside a batch (not `keeps_engine`) an answer keeps nobody waiting;
@@ -228,9 +206,9 @@ class Loads:
 
     def sent(self, request: Request, service: Service, now_us: int) -> None:
         """The request is on its way to the node it was predicted for."""
-        self._requests[service.node] += 1
-        self._tokens[service.node] += request.token_count
-        self._held_up[service.node] += service.is_held_up
+        self._cells[QUEUED_REQUESTS, service.node] += 1
+        self._cells[QUEUED_TOKENS, service.node] += request.token_count
+        self._cells[HELD_UP_REQUESTS, service.node] += service.is_held_up
         self._queues[service.node].add(request.request_id, service.first_us, service.rest_us, now_us)
         self._changed(service.node)
 
@@ -242,9 +220,9 @@ class Loads:
     def ended(self, service: Service, request: Request, now_us: int) -> None:
         """A request no longer concerns the node it was predicted for."""
         node = service.node
-        self._held_up[node] -= service.is_held_up
-        self._requests[node] -= 1
-        self._tokens[node] -= request.token_count
+        self._cells[HELD_UP_REQUESTS, node] -= service.is_held_up
+        self._cells[QUEUED_REQUESTS, node] -= 1
+        self._cells[QUEUED_TOKENS, node] -= request.token_count
         self._queues[node].ended(request.request_id, now_us)
         self._changed(node)
 
@@ -254,14 +232,19 @@ class Loads:
 
     def reported(self, node: int, used_blocks: int, capacity_blocks: int) -> None:
         """The node's own word on its pool."""
-        self._used_blocks[node], self._capacity_blocks[node] = used_blocks, capacity_blocks
+        self._cells[USED_BLOCKS, node], self._cells[CAPACITY_BLOCKS, node] = used_blocks, capacity_blocks
 
     def lost(self, node: int) -> None:
         """The node is believed dead."""
-        self._alive[node] = 0
+        self._is_alive(node, 0)
 
     def joined(self, node: int, capacity_blocks: int) -> None:
         """The node is alive, and nothing is known of how fast it works."""
-        self._alive[node], self._capacity_blocks[node] = 1, capacity_blocks
+        self._is_alive(node, 1)
+        self._cells[CAPACITY_BLOCKS, node] = capacity_blocks
         self.prefill_pace.forget(node)
         self.decode_pace.forget(node)
+
+    def _is_alive(self, node: int, alive: int) -> None:
+        self._cells[ALIVE, node] = alive
+        self._live = tuple(np.flatnonzero(self._cells[ALIVE]).tolist())

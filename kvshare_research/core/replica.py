@@ -6,6 +6,7 @@ time, never isolation and never a wrong token: the holder decides again when byt
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from .protocol import APPLY, ASK, EVENT, HEARTBEAT, HOLD, IGNORE, INSTALL, SNAPS
 SILENCE_US = 1_000_000  # after which a node that must have stored something is taken for one that does not publish
 TIERS_MAX = 64  # a larger tier number is taken for a publisher's error
 Spot = tuple[int, bytes]  # (tier, hash)
+Guess = tuple[int, int, tuple[bytes, ...]]  # until when, the tier, the hashes
 
 
 @dataclass(slots=True)
@@ -33,9 +35,11 @@ class View:
     waiting: dict[int, PoolMessage] = field(default_factory=dict)  # by seq: came ahead of a gap
     heard_us: int | None = None
     asked_us: int | None = None  # the last unanswered request for repair
-    guesses: dict[Spot, int] = field(default_factory=dict)  # blocks expected after routing, and until when
+    guesses: dict[int, dict[bytes, int]] = field(default_factory=dict)  # by tier: expected blocks, and until when
+    ends: list[Guess] = field(
+        default_factory=list
+    )  # a heap of all that was guessed; some is guessed no more, or longer
     owed_us: int | None = None  # since when it has computed blocks and said nothing
-    guessed_us: int = 0  # none of them ends before this
 
     @property
     def behind(self) -> bool:
@@ -117,13 +121,17 @@ class Replica:
 
         A guess is one more copy in the store, so confirming or dropping it never touches what the node said itself.
         """
-        view = self.views[node]
-        guesses = view.guesses
-        view.guessed_us = min(view.guessed_us, until_us) if guesses else until_us
+        view, new = self.views[node], dict.fromkeys(hashes, until_us)
+        heapq.heappush(view.ends, (until_us, tier, tuple(new)))
+        guesses = view.guesses.setdefault(tier, {})
+        if not guesses.keys() & new.keys():
+            guesses.update(new)
+            self.store.store(node, tier, parent, tuple(new))
+            return
         run: list[bytes] = []  # new ones that follow each other
-        for block in hashes:
-            known_us = guesses.get((tier, block))
-            guesses[tier, block] = until_us if known_us is None else max(until_us, known_us)
+        for block in new:
+            known_us = guesses.get(block)
+            guesses[block] = until_us if known_us is None else max(until_us, known_us)
             if known_us is None:
                 run.append(block)
             elif run:
@@ -145,20 +153,16 @@ class Replica:
             if view.owed_us is not None and now_us - view.owed_us > SILENCE_US:
                 self.counters["silent_node"] += 1
                 view.owed_us = None
-            if not view.guesses or now_us < view.guessed_us:
-                continue
-            late: dict[int, list[bytes]] = {}
-            for (tier, block), until_us in view.guesses.items():
-                if until_us <= now_us:
-                    late.setdefault(tier, []).append(block)
-            for tier, blocks in late.items():
-                self.counters["guess_expired"] += self._drop_guesses(node, view, tier, blocks)
-            view.guessed_us = min(view.guesses.values(), default=0)
+            while view.ends and view.ends[0][0] <= now_us:
+                _, tier, hashes = heapq.heappop(view.ends)
+                known = view.guesses.get(tier, {})
+                late = [block for block in hashes if block in known and known[block] <= now_us]
+                self.counters["guess_expired"] += self._drop_guesses(node, view, tier, late)
 
     def rows(self, node: int) -> Rows:
         """(tier, hash, parent, copies) that the node itself announced, sorted."""
         guesses = self.views[node].guesses
-        rows = ((t, h, p, c - ((t, h) in guesses)) for t, h, p, c in self.store.rows(node))
+        rows = ((t, h, p, c - (h in guesses.get(t, ()))) for t, h, p, c in self.store.rows(node))
         return tuple(row for row in rows if row[3] > 0)
 
     def save(self) -> tuple[SavedView, ...]:
@@ -191,7 +195,7 @@ class Replica:
         if old.incarnation:
             self.store.clear(node, None)
         else:
-            view.guesses, view.guessed_us = old.guesses, old.guessed_us
+            view.guesses, view.ends = old.guesses, old.ends
         return view
 
     def _hold(self, view: View, message: PoolMessage) -> None:
@@ -222,7 +226,7 @@ class Replica:
             self._drop_guesses(node, view, body.tier, body.hashes)  # a removal takes the node's own copy, never a guess
             self.counters["unknown_removed"] += self.store.remove(node, body.tier, body.hashes)
         elif isinstance(body, TierCleared):
-            view.guesses = {s: u for s, u in view.guesses.items() if body.tier not in (None, s[0])}
+            view.guesses = {t: known for t, known in view.guesses.items() if body.tier not in (None, t)}
             self.store.clear(node, body.tier)
         elif isinstance(body, Snapshot):
             view.seq = body.as_of_seq
@@ -233,6 +237,8 @@ class Replica:
     def _well_formed(self, body: BlocksStored) -> tuple[bytes, ...]:
         """The stretch before the first hash that is none: what follows it hangs from a block that cannot exist."""
         sound = 0 <= body.tier < TIERS_MAX and (body.parent is None or len(body.parent) == HASH_BYTES)
+        if sound and set(map(len, body.hashes)) <= {HASH_BYTES}:
+            return body.hashes
         end = next((i for i, h in enumerate(body.hashes) if len(h) != HASH_BYTES), len(body.hashes)) if sound else 0
         self.counters["malformed"] += end < len(body.hashes)
         return body.hashes[:end]
@@ -244,7 +250,11 @@ class Replica:
 
     def _drop_guesses(self, node: int, view: View, tier: int, hashes: Iterable[bytes]) -> int:
         """Those of `hashes` that were guessed are guesses no more; returns how many."""
-        found = [h for h in hashes if view.guesses.pop((tier, h), None) is not None] if view.guesses else []
+        known = view.guesses.get(tier)
+        if not known or not (found := [block for block in dict.fromkeys(hashes) if block in known]):
+            return 0
+        for block in found:
+            del known[block]
         self.store.remove(node, tier, found)
         return len(found)
 

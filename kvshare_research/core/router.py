@@ -5,7 +5,6 @@ Read `_plan` first: it is the sentence of the program. Several routers may run o
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from .choosing import Choosing
 from .directory import Directory
 from .entering import rejection, unfit
 from .foresight import Foresight, best_source, front, stand_in
+from .forgetting import Forgotten
 from .judging import judge
 from .loads import Loads, LoadTable, Service
 from .nouns import Action, Chain, Match, Outcome, Plan, QuoteTable, Request, Run, Status, Tier, Verdict
@@ -26,8 +26,6 @@ from .replica import Replica
 from .runs import longest_blocks
 from .shaping import AT_ONCE, RECOMPUTED, UNSHAPED, Due, Shape, ShapeKind, shown, told
 from .standing import Standing
-
-FORGOTTEN_MAX = 1 << 16  # removed block hashes remembered, to tell EVICTED from UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,7 @@ class Router:
         self._pending: dict[int, Pending] = {}
         every_row = policy.shape.kind == ShapeKind.CONSTANT  # its answers are due by the quotes of all nodes
         self._least_at_permille = None if every_row else policy.selector.least_at_permille
-        self._forgotten: OrderedDict[bytes, None] = OrderedDict()
+        self._forgotten = Forgotten()
         self._acknowledged = [directory.revision] * node_count
         self.promotion = Promotion()
         self._handlers: dict[type, Callable[..., tuple[m.RouterEffect, ...]]] = {
@@ -328,14 +326,7 @@ class Router:
 
     # ------------------------------------------------------------------ what becomes of the cluster
     def _pool_changed(self, event: m.PoolChanged, now_us: int) -> tuple[m.RouterEffect, ...]:
-        body = event.message.body
-        if isinstance(body, m.BlocksRemoved):
-            self._forgotten.update(dict.fromkeys(body.hashes))
-            while len(self._forgotten) > FORGOTTEN_MAX:
-                self._forgotten.popitem(last=False)
-        if isinstance(body, m.BlocksStored):
-            for block_hash in self._forgotten.keys() & body.hashes:
-                del self._forgotten[block_hash]
+        self._forgotten.hears(event.message.body)
         return self.replica.receive(event.message, now_us)
 
     def _load_reported(self, event: m.LoadReported, now_us: int) -> tuple[m.RouterEffect, ...]:

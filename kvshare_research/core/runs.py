@@ -1,4 +1,4 @@
-"""The runs of a match as columns, read as rows of `Run`: what a fast index answers with and a quote reads whole."""
+"""The runs of a match in one array, read as rows of `Run`: what a fast index answers with and a quote reads whole."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from .nouns import Column, Run
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RunTable(Sequence[Run]):
-    """`columns` is int64 [node, tier, block_count][run]; equal to any sequence of the same runs."""
+    """`cells` is int64 [run][node, tier, block_count], `longest` the most blocks of any run (0 without one); equal to
+    any sequence of the same runs."""
 
-    columns: Column
+    cells: Column
+    longest: int
 
     def __len__(self) -> int:
-        return int(self.columns.shape[1])
+        return len(self.cells)
 
     @overload
     def __getitem__(self, at: int) -> Run: ...
@@ -27,8 +29,8 @@ class RunTable(Sequence[Run]):
     def __getitem__(self, at: slice) -> tuple[Run, ...]: ...
     def __getitem__(self, at: int | slice) -> Run | tuple[Run, ...]:
         if isinstance(at, slice):
-            return tuple(map(Run._make, self.columns[:, at].T.tolist()))
-        return Run._make(self.columns[:, at].tolist())
+            return tuple(map(Run._make, self.cells[at].tolist()))
+        return Run._make(self.cells[at].tolist())
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self[:])
@@ -39,15 +41,15 @@ class RunTable(Sequence[Run]):
     __hash__ = None  # type: ignore[assignment]
 
 
-def columns_of(runs: Sequence[Run]) -> Column:
-    """`runs` as columns of a `RunTable`; the same memory when they already are."""
+def cells_of(runs: Sequence[Run]) -> Column:
+    """`runs` as cells of a `RunTable`; the same memory when they already are."""
     if isinstance(runs, RunTable):
-        return runs.columns
-    return np.ascontiguousarray(np.array(runs, np.int64).reshape(-1, 3).T)
+        return runs.cells
+    return np.array(runs, np.int64).reshape(-1, 3)
 
 
 def longest_blocks(runs: Sequence[Run]) -> int:
     """Blocks of the longest of `runs`, 0 without any."""
     if isinstance(runs, RunTable):
-        return int(runs.columns[2].max(initial=0))
+        return runs.longest
     return max((run.block_count for run in runs), default=0)

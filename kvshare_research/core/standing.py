@@ -7,12 +7,19 @@ there. Here nothing depends on what was found. A node that is busier than that i
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple, final
 
 import numpy as np
 
-from .loads import LoadTable, Service
+from .loads import (
+    HELD_UP_REQUESTS,
+    QUEUED_REQUESTS,
+    QUEUED_TOKENS,
+    QUEUED_WORK_US,
+    USED_BLOCKS,
+    LoadTable,
+    Service,
+)
 from .nouns import Request
 from .ports import UnderWay
 
@@ -50,14 +57,15 @@ class Standing:
             requests[stand.node] += 1
             tokens[stand.node] += stand.tokens
             held_up[stand.node] += stand.is_held_up
-        return replace(
-            real,
-            queued_requests=np.maximum(requests, real.queued_requests),
-            queued_tokens=np.maximum(tokens, real.queued_tokens),
-            queued_work_us=np.maximum(self._free_us - now_us, real.queued_work_us),
-            held_up_requests=np.maximum(held_up, real.held_up_requests),
-            used_blocks=np.zeros(len(real), np.int64),
-        )
+        cells = real.cells.copy()
+        shown = (
+            (QUEUED_REQUESTS, requests), (QUEUED_TOKENS, tokens), (QUEUED_WORK_US, self._free_us - now_us),
+            (HELD_UP_REQUESTS, held_up),
+        )  # fmt: skip
+        for row, least in shown:
+            cells[row] = np.maximum(cells[row], least)
+        cells[USED_BLOCKS] = 0
+        return LoadTable(cells)
 
     def under_way(self, now_us: int) -> tuple[UnderWay, ...]:
         """What is not told to its end at `now_us`."""

@@ -6,13 +6,11 @@ Ordinary Python over the formulas of `core/costing.py`; `kernel.py` compiles it.
 from __future__ import annotations
 
 from kvshare_research.core.costing import prefill_ps, priced_us, setup_ps, up_to_us
+from kvshare_research.core.loads import ALIVE, HELD_UP_REQUESTS, QUEUED_WORK_US
 from kvshare_research.core.nouns import NO_NODE, Action
 
 from .sheet import (
-    ALIVE,
     DEPTH,
-    HELD_UP_REQUESTS,
-    QUEUED_WORK_US,
     ROUTE_US,
     Given,
     Ints,
@@ -38,6 +36,14 @@ def depths_of(sheet: Sheet, depths: Ints) -> int:
         at = sheet.ends[at]
         count += 1
     return count
+
+
+def longest_of(depths: Ints) -> int:
+    """The greatest of some depths; 0 without one."""
+    longest = 0
+    for i in range(len(depths)):
+        longest = max(longest, depths[i])
+    return longest
 
 
 def likeliest(given: Given, sheet: Sheet) -> int:

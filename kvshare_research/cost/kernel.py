@@ -26,6 +26,7 @@ from kvshare_research.core.costing import (
     ttft_us,
     up_to_us,
 )
+from kvshare_research.core.loads import PACE_PERMILLE, QUEUED_WORK_US
 from kvshare_research.core.nouns import NO_NODE, Action
 from kvshare_research.core.splitting import (
     capped_ps,
@@ -39,12 +40,10 @@ from kvshare_research.core.splitting import (
 
 from . import floors
 from . import sheet as sheets
-from .floors import beats, depths_of, keep_best, likeliest, may_serve, price_floor_us, row_price_us
+from .floors import beats, depths_of, keep_best, likeliest, longest_of, may_serve, price_floor_us, row_price_us
 from .sheet import (
     DEPTH,
     INFLIGHT_BYTES,
-    PACE_PERMILLE,
-    QUEUED_WORK_US,
     READ_PS_PER_BYTE,
     ROUTE_US,
     Given,
@@ -321,8 +320,9 @@ def put_ways(sheet: Sheet, row: int, executor: int, room: Room) -> int:
     return row - first
 
 
-def fill_rows(given: Given, out: Ints, pieces: Ints, room: Room) -> int:
-    """All rows are written to `out`, executor by executor at its own pace, and their `pieces`; returns how many.
+def fill_rows(given: Given, out: Ints, pieces: Ints, room: Room) -> tuple[int, int]:
+    """All rows are written to `out`, executor by executor at its own pace, and their `pieces`; returns how many,
+    and the most blocks that anybody holds.
 
     Where only the row of least price is wanted, that row alone: an executor is passed over if by `price_floor_us`
     it cannot have it, and what any other has is compared with the best so far. Exact: the order is total.
@@ -352,11 +352,11 @@ def fill_rows(given: Given, out: Ints, pieces: Ints, room: Room) -> int:
         end = row + put_ways(sheet, row, executor, room)
         row = keep_best(sheet, row, end) if only_best else end
         best_us = row_price_us(sheet, 0)
-    return row
+    return row, longest_of(depths)
 
 
 @cache
-def compiled() -> Callable[[Given, Ints, Ints, Room], int]:
+def compiled() -> Callable[[Given, Ints, Ints, Room], tuple[int, int]]:
     """`fill_rows`, compiled with Numba when that is installed (kept on disk between runs), else as it stands."""
     if importlib.util.find_spec("numba") is None:
         return fill_rows
@@ -366,7 +366,7 @@ def compiled() -> Callable[[Given, Ints, Ints, Room], int]:
     formulas = (paced, prefill_ps, up_to_us, setup_ps, fetch_ps, overlap_us, ttft_us, priced_us)
     splits = (finish_ps, next_finish_ps, delivered_blocks, fill, capped_ps, meet_ps, front_of)
     prices = (believed, age_us, rtt_high_us, rate_high_ps, line_up, seat, block_ps, merging_us, pull_us, put_row)
-    best = (may_serve, depths_of, likeliest, price_floor_us, row_price_us, beats, keep_best)
+    best = (may_serve, depths_of, longest_of, likeliest, price_floor_us, row_price_us, beats, keep_best)
     here = (
         may,
         deal,
@@ -387,11 +387,13 @@ def compiled() -> Callable[[Given, Ints, Ints, Room], int]:
     sources = b"".join(Path(file).read_bytes() for file in files)
     fingerprint = hashlib.sha256(sources).hexdigest()
 
-    def fill_all_rows(given: Given, out: Ints, pieces: Ints, room: Room) -> int:
+    def fill_all_rows(given: Given, out: Ints, pieces: Ints, room: Room) -> tuple[int, int]:
         _ = fingerprint  # part of the key of the copy on disk, which by itself notices changes of this file only
         return fill_rows(given, out, pieces, room)
 
     njit: Any = numba.njit
     # `_nrt`: references to arrays are not counted; nothing is allocated in here (it would not compile).
-    entry: Callable[[Given, Ints, Ints, Room], int] = njit(cache=True, error_model="numpy", _nrt=False)(fill_all_rows)
+    entry: Callable[[Given, Ints, Ints, Room], tuple[int, int]] = njit(cache=True, error_model="numpy", _nrt=False)(
+        fill_all_rows
+    )
     return entry

@@ -18,6 +18,7 @@ from kvshare_research.core.costing import (
     ttft_us,
     up_to_us,
 )
+from kvshare_research.core.loads import ALIVE, LOAD_ROWS, QUEUED_REQUESTS, QUEUED_TOKENS, QUEUED_WORK_US
 
 Ints = NDArray[np.int64]
 
@@ -42,10 +43,9 @@ COLUMNS = [
     "transfer_bytes",
 ]
 
-# Rows of `nodes`: arrays and not records, since few arguments compile and call quickest.
-NODE_ROWS = 10
-ALIVE, QUEUED_WORK_US, QUEUED_TOKENS, QUEUED_REQUESTS, PACE_PERMILLE, HELD_UP_REQUESTS = range(6)  # as given
-DEPTH, READ_PS_PER_BYTE, ROUTE_US, RTT_US = range(6, NODE_ROWS)
+# Rows of `nodes`: arrays and not records, since few arguments compile and call quickest. First those of a `LoadTable`.
+NODE_ROWS = LOAD_ROWS + 4
+DEPTH, READ_PS_PER_BYTE, ROUTE_US, RTT_US = range(LOAD_ROWS, NODE_ROWS)
 
 
 # Fields of a link; eight, so that one link is one line of the cache.
@@ -88,7 +88,7 @@ class Given(NamedTuple):
 
     coefficients: PrefillCoefficients
     job: Job
-    runs: Ints  # [node, tier, block_count][run]
+    runs: Ints  # [run][node, tier, block_count]
     tier_ps_per_byte: tuple[int, int, int]  # to read a block
     nodes: Ints  # [NODE_ROWS, node]: loads as given; `seat` fills in the rest
     links: LinkState
@@ -144,9 +144,9 @@ def seat(given: Given, holders: Ints, ends: Ints) -> int:
     depth, read = nodes[DEPTH], nodes[READ_PS_PER_BYTE]
     depth[:] = 0
     read[:] = 0
-    for i in range(given.runs.shape[1]):
-        node, blocks = given.runs[0, i], min(given.runs[2, i], job.cap_blocks)
-        rate = given.tier_ps_per_byte[min(given.runs[1, i], 2)]
+    for i in range(len(given.runs)):
+        node, blocks = given.runs[i, 0], min(given.runs[i, 2], job.cap_blocks)
+        rate = given.tier_ps_per_byte[min(given.runs[i, 1], 2)]
         if nodes[ALIVE, node] and (blocks > depth[node] or (blocks == depth[node] > 0 and rate < read[node])):
             depth[node], read[node] = blocks, rate
     for node in range(len(depth)):

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import final, overload
 
 import numpy as np
 
 from kvshare_research.core.costing import PrefillCoefficients, decode_ps, up_to_us
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.loads import LoadTable, load_table
+from kvshare_research.core.loads import (
+    HELD_UP_REQUESTS,
+    LOAD_ROWS,
+    PACE_PERMILLE,
+    QUEUED_WORK_US,
+    LoadTable,
+    load_table,
+)
 from kvshare_research.core.nouns import NO_NODE, PERMILLE, Action, Chain, Piece, QuoteTable, Request
 from kvshare_research.core.ports import Cost, QuoteInput
-from kvshare_research.core.runs import columns_of
+from kvshare_research.core.runs import cells_of
 
 from .kernel import ROWS_PER_EXECUTOR, compiled, room_for
 from .links import matrix_of
-from .sheet import (
-    ALIVE,
-    COLUMNS,
-    DEPTH,
-    HELD_UP_REQUESTS,
-    LINK_FIELDS,
-    NODE_ROWS,
-    PACE_PERMILLE,
-    QUEUED_REQUESTS,
-    QUEUED_TOKENS,
-    QUEUED_WORK_US,
-    Given,
-    Ints,
-    Job,
-    LinkState,
-)
+from .sheet import COLUMNS, LINK_FIELDS, NODE_ROWS, Given, Ints, Job, LinkState
 
 START_TOKENS = 256  # of a prompt, by which policies without an index tell prompts apart
 
@@ -102,7 +95,7 @@ class TtftCost(Cost):
         cap = min((token_count - 1) // block_tokens, chain.block_count, given.verdict.readable_blocks)
         loads = load_table(given.loads)
         nodes = self._nodes(loads, node_count)
-        may = sum(1 << int(action) for action in given.actions)
+        may = _bits(given.actions)
         if self.single_source:
             may &= ~(1 << int(Action.MULTI_PULL))
         job = Job(
@@ -123,11 +116,11 @@ class TtftCost(Cost):
         groups = 2 if given.least_at_permille is not None or request.executor is not None else node_count
         row_room = groups * (ROWS_PER_EXECUTOR + (node_count if self.every_source else 0))
         out = np.empty((len(COLUMNS), row_room), np.int64)
-        runs = columns_of(given.verdict.runs)
+        runs = cells_of(given.verdict.runs)
         room = room_for(node_count, self.sources_max)
         multi = np.empty((row_room, self.sources_max * self.sources_max, 3), np.int64)
         asked = Given(self.coefficients, job, runs, self.tier_ps_per_byte, nodes, links)
-        row_count = compiled()(asked, out, multi, room)
+        row_count, longest = compiled()(asked, out, multi, room)
         columns = dict(zip(COLUMNS, out[:, :row_count], strict=True))
         return QuoteTable(
             **columns,
@@ -135,7 +128,7 @@ class TtftCost(Cost):
             token_count=token_count,
             block_tokens=block_tokens,
             readable_blocks=given.verdict.readable_blocks,
-            best_blocks=int(nodes[DEPTH].max()) if node_count else 0,
+            best_blocks=longest,
             draw=given.draw,
             ingress=request.ingress,
             session=request.session_id or request.user_id or request.tenant_id,
@@ -159,14 +152,14 @@ class TtftCost(Cost):
         return state
 
     def _nodes(self, loads: LoadTable, node_count: int) -> Ints:
-        """The rows that the kernel reads; it fills in depths."""
+        """The rows that the kernel reads, blinded as configured; it fills in the rest."""
         nodes = np.empty((NODE_ROWS, node_count), np.int64)
-        nodes[ALIVE] = loads.alive
-        nodes[QUEUED_TOKENS] = loads.queued_tokens
-        nodes[QUEUED_REQUESTS] = loads.queued_requests
-        nodes[PACE_PERMILLE] = PERMILLE if self.no_pace else loads.pace_permille
-        nodes[QUEUED_WORK_US] = 0 if self.no_load else loads.queued_work_us
-        nodes[HELD_UP_REQUESTS] = 0 if self.no_load else loads.held_up_requests
+        nodes[:LOAD_ROWS] = loads.cells
+        if self.no_pace:
+            nodes[PACE_PERMILLE] = PERMILLE
+        if self.no_load:
+            nodes[QUEUED_WORK_US] = 0
+            nodes[HELD_UP_REQUESTS] = 0
         return nodes
 
 
@@ -176,7 +169,7 @@ def prepare() -> None:
         Given(
             PrefillCoefficients(0, 0, 0, 0, 0),
             Job(1, 1, 1, 0, 0, 0, 1, 0, 0, 0, NO_NODE, -1),
-            np.zeros((3, 0), np.int64),
+            np.zeros((0, 3), np.int64),
             (0, 0, 0),
             np.zeros((NODE_ROWS, 1), np.int64),
             LinkState(np.zeros((1, 1, LINK_FIELDS), np.int64), 0, 0, 1),
@@ -185,6 +178,12 @@ def prepare() -> None:
         np.zeros((1, 1, 3), np.int64),
         room_for(1, 1),
     )
+
+
+@cache
+def _bits(actions: frozenset[Action]) -> int:
+    """Bit a is set when action a is among them."""
+    return sum(1 << int(action) for action in actions)
 
 
 def _start(chain: Chain) -> int:

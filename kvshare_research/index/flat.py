@@ -112,9 +112,11 @@ class FlatStore(IndexStore):
 
     def match(self, chain: Chain) -> Match:
         """Longest run from the first block, per (node, tier), sorted; changes nothing."""
-        depths = self.match_keys(keys_of(chain.hashes)).reshape(self.tier_count, -1).T
-        nodes, tiers = np.nonzero(depths)
-        return Match(runs=RunTable(np.array([nodes, tiers, depths[nodes, tiers]], np.int64)))
+        depths = np.empty(self.column_count, np.int32)
+        runs = np.empty((self.column_count, 3), np.int64)
+        slots, rows = self._tables[:2]
+        count, longest = self._k.match_runs(slots, rows, keys_of(chain.hashes), depths, self.tier_count, runs)
+        return Match(runs=RunTable(runs[:count], longest))
 
     def rows(self, node: int) -> tuple[tuple[int, bytes, bytes | None, int], ...]:
         """(tier, hash, parent, copies) of a node, sorted by tier and hash."""

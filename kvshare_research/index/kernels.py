@@ -377,6 +377,22 @@ def match(slots: Any, rows: Any, keys: Any, depths: Any) -> None:
                     _match_word(slots, rows, keys, rows[block, KEY_WORDS + w], w, depths, todo)
 
 
+@jit((SLOTS, ROWS, KEYS, nb.int32[::1], nb.int64, nb.int64[:, ::1]))
+def match_runs(slots: Any, rows: Any, keys: Any, depths: Any, tier_count: Any, runs: Any) -> Any:
+    """`runs` begins with (node, tier, depth) of who holds any of `keys`, sorted; returns how many, and the longest."""
+    match(slots, rows, keys, depths)
+    node_count, count, longest = len(depths) // tier_count, 0, np.int64(0)
+    for node in range(node_count):
+        for tier in range(tier_count):
+            depth = np.int64(depths[tier * node_count + node])
+            if depth > 0:
+                runs[count, 0], runs[count, 1], runs[count, 2] = node, tier, depth
+                count += 1
+                if depth > longest:
+                    longest = depth
+    return count, longest
+
+
 @jit((SLOTS, ROWS, KEYS, OFFSETS, nb.int32[:, ::1]))
 def match_many(slots: Any, rows: Any, keys: Any, offsets: Any, depths: Any) -> None:
     """Row i of `depths` is the answer for keys[offsets[i]:offsets[i + 1]]."""

@@ -102,7 +102,8 @@ class PlainStore(IndexStore):
             depths[np.unpackbits(held, count=len(depths), bitorder="little") == 1] = depth
         by_node = depths.reshape(self._tier_count, self.node_count).T
         nodes, tiers = np.nonzero(by_node)
-        return Match(runs=RunTable(np.array([nodes, tiers, by_node[nodes, tiers]], np.int64)))
+        runs = np.stack([nodes, tiers, by_node[nodes, tiers]], axis=1).astype(np.int64)
+        return Match(runs=RunTable(runs, int(runs[:, 2].max(initial=0))))
 
     def rows(self, node: int) -> tuple[tuple[int, bytes, bytes | None, int], ...]:
         """(tier, hash, parent, copies) of a node, sorted by tier and hash."""

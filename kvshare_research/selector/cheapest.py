@@ -38,6 +38,8 @@ class Cheapest(Selector):
 
     def select(self, table: QuoteTable) -> int:
         """The best row under `core.costing.better`."""
+        if len(table) == 1:
+            return 0
         held_up = table.held_up_requests
         if self.weigh_delay_permille == 0 or not held_up.any():
             return cheapest(table)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvshare_research.core.costing import PrefillCoefficients, decode_ps, paced
-from kvshare_research.core.loads import OUTLIER, Loads, Pace, Queue, Service
+from kvshare_research.core.loads import HELD_UP_REQUESTS, OUTLIER, QUEUED_WORK_US, Loads, Pace, Queue, Service
 from kvshare_research.core.nouns import PERMILLE, Action, Outcome, Request, Status
 from kvshare_research.driver.simulator import EngineModel, Simulator
 from tests.core.test_fleet import COST, ask, fleet
@@ -38,7 +38,7 @@ def test_all_nodes_at_once_are_each_node_by_itself() -> None:
     for now_us in range(0, 1_500_000, 70_000):
         sim.run(until_us=now_us)
         loads = sim.router._loads
-        assert list(loads.at(now_us, None).queued_work_us) == [queue.left_us(now_us) for queue in loads._queues]
+        assert list(loads.at(now_us, None).cells[QUEUED_WORK_US]) == [queue.left_us(now_us) for queue in loads._queues]
 
 
 def error(outcome: Outcome) -> float:
@@ -69,7 +69,7 @@ def test_an_engine_half_as_fast_as_modelled_is_found_out() -> None:
 
 
 def test_each_node_has_its_own_pace() -> None:
-    pace = Pace(2)
+    pace = Pace(np.zeros(2, np.int64))
     for work_us in range(1_000, 51_000, 1_000):
         pace.observed(1, work_us, 3 * work_us)
     assert pace.permille[0] == PERMILLE
@@ -82,7 +82,7 @@ def test_each_node_has_its_own_pace() -> None:
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_a_pace_lies_among_what_was_seen(readings: list[tuple[int, int]]) -> None:
     """Never below the least nor above the largest ratio, the model's own word among them; no single work decides it."""
-    pace = Pace(1)
+    pace = Pace(np.zeros(1, np.int64))
     ratios = [PERMILLE]
     for model_us, actual_us in readings:
         before = int(pace.permille[0])
@@ -129,7 +129,7 @@ def test_what_a_decision_reads_of_the_queues_is_what_they_say(steps: list[tuple[
             loads.ended(work, request, now_us)
         for later_us in (now_us, now_us + 50):
             said = [queue.left_us(later_us) for queue in loads._queues]
-            assert loads.at(later_us, None).queued_work_us.tolist() == said
+            assert loads.at(later_us, None).cells[QUEUED_WORK_US].tolist() == said
 
 
 @pytest.mark.parametrize("batch_max", [1, 4])
@@ -144,7 +144,7 @@ def test_answers_are_held_up_where_they_are_decoded_beside_prefills(batch_max: i
     seen = set()
     for now_us in range(0, 3_000_000, 20_000):
         sim.run(until_us=now_us)
-        held_up = int(sim.router._loads.at(now_us, None).held_up_requests.sum())
+        held_up = int(sim.router._loads.at(now_us, None).cells[HELD_UP_REQUESTS].sum())
         assert held_up == (sim.router.in_flight if batch_max > 1 else 0)
         seen.add((sim.router.in_flight, held_up))
     assert {flying for flying, _ in seen} == {0, 1, 2, 3}

@@ -292,16 +292,16 @@ def test_an_executor_that_is_passed_over_had_no_row_of_least_price(seed: int, we
     given_input = draw.choice([random_input, alike_input])(seed)
     even = draw.random() < 0.5  # equal nodes: prices tie
     loads = tuple(
-        replace(
+        structs.replace(
             load, held_up_requests=draw.choice([0, 0, 3]), pace_permille=1000 if even else draw.randint(500, 3000),
             queued_work_us=0 if even else load.queued_work_us,
         )
         for load in given_input.loads
     )  # fmt: skip
-    given_input = replace(given_input, loads=loads)
+    given_input = structs.replace(given_input, loads=loads)
     c1_ps = draw.choice([RICH.c1_ps_per_token, 10_000])  # computing a block takes longer, or less long, than merging it
     cost = replace(RICH, every_source=every_source, c1_ps_per_token=c1_ps, no_load=draw.random() < 0.1)
-    table, alone = cost.quote(given_input), cost.quote(replace(given_input, least_at_permille=weigh))
+    table, alone = cost.quote(given_input), cost.quote(structs.replace(given_input, least_at_permille=weigh))
     assert len(alone) == min(1, len(table))
     if len(table):
         best = Cheapest(weigh_delay_permille=weigh).select(table)

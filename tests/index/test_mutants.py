@@ -51,9 +51,7 @@ MUTANTS = [
     Mutant(
         replica, "        if old.incarnation:\n", "        if False:\n", "a restart keeps the blocks of the life before"
     ),
-    Mutant(
-        replica, "view.guesses, view.guessed_us = old", "_, view.guessed_us = old", "guesses are lost but stay stored"
-    ),
+    Mutant(replica, "view.guesses, view.ends = old", "_, view.ends = old", "guesses are lost but stay stored"),
     Mutant(replica, "view.head_seq = max(view.head_seq, seq)", "pass", "nobody knows what is missing"),
     Mutant(
         replica, "            self._hold(view, message)", "            self._advance(message, view)", "no gap waits"
@@ -71,7 +69,7 @@ MUTANTS = [
         "sum of two",
     ),
     Mutant(replica, "            self._fill(node, body.rows)\n", "", "a snapshot is empty"),
-    Mutant(replica, "body.tier not in (None, s[0])}", "True}", "a cleared tier keeps its guesses"),
+    Mutant(replica, "body.tier not in (None, t)}", "True}", "a cleared tier keeps its guesses"),
     Mutant(replica, "            self.store.clear(node, body.tier)\n", "", "a tier is not cleared"),
     Mutant(replica, "self.store.store(node, body.tier, body.parent, hashes)\n", "pass\n", "nothing is stored"),
     Mutant(replica, "+= self._drop_guesses(node, view, body.tier, hashes)", "+= 0", "a confirmed guess counts twice"),
@@ -79,8 +77,8 @@ MUTANTS = [
     Mutant(replica, "        self.store.remove(node, tier, found)\n", "", "an expired guess stays"),
     Mutant(replica, "if not view.behind and not fenced_alive:", "if not view.behind:", "a fenced worker never returns"),
     Mutant(replica, "if not view.behind and not fenced_alive:", "if True:", "nothing is asked for"),
-    Mutant(replica, "if until_us <= now_us:", "if False:", "no guess expires"),
-    Mutant(replica, "c - ((t, h) in guesses)", "c", "guesses pass for announced"),
+    Mutant(replica, "known[block] <= now_us]", "False]", "no guess expires"),
+    Mutant(replica, "c - (h in guesses.get(t, ()))", "c", "guesses pass for announced"),
     Mutant(
         replica, "view.seq, view.head_seq = item.seq, item.head_seq", "view.seq = item.seq", "a restart forgets a gap"
     ),

@@ -301,6 +301,18 @@ def test_a_guess_serves_a_burst_and_expires_unless_confirmed() -> None:
     assert (r.counters["guess_confirmed"], r.counters["guess_expired"]) == (1, 1)
 
 
+def test_a_guess_made_anew_lasts_as_long_as_the_later_one_and_is_one_copy() -> None:
+    r = replica()
+    r.guess(0, 0, None, (A, B), until_us=10)
+    r.guess(0, 0, None, (A,), until_us=20)
+    r.expire(10)
+    assert kit.depths(r.store, (0, 0)) == {(0, 0): 1}
+    r.expire(20)
+    assert kit.depths(r.store, (0, 0)) == {}
+    assert r.store.entry_count() == 0
+    assert r.counters["guess_expired"] == 2
+
+
 def main(steps: int) -> None:
     """`python -m tests.index.test_replica 100000`: the walk for long, in parts with seeds of their own; raises if wrong."""
     total: Counter[str] = Counter()

@@ -176,7 +176,9 @@ class World:
                 assert replica.rows(n) == states[view.seq], "a view that is not the replay of its log"
                 assert (view.incarnation, view.seq) >= self.reached[r].get(n, (0, 0)), "went back"
                 self.reached[r][n] = (view.incarnation, view.seq)
-                truth |= {(n, t, h) for t, h, _, _ in states[view.seq]} | {(n, t, h) for t, h in view.guesses}
+                truth |= {(n, t, h) for t, h, _, _ in states[view.seq]} | {
+                    (n, t, h) for t, known in view.guesses.items() for h in known
+                }
             for path in CHAINS:
                 assert kit.depths(replica.store, path) == longest(truth, path, len(self.workers))
             assert replica.store.entry_count() == len(truth)
