@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec.structs import replace
 
 from . import messages as m
 from .directory import Directory
 from .nouns import MARK_BYTES, Chain, Piece
-from .rights import may_deliver
-from .running import Running, State
+from .rights import Ticket, may_deliver
+from .running import MISSING, PENDING, PRESENT, Running, State
 from .serving import COLLIDED
 
 
@@ -42,7 +43,9 @@ class Fetching:
         other requests fetch goes first."""
         effects: list[m.WorkerEffect] = []
         for planned in running.event.plan.pieces:
-            piece = replace(planned, start=max(planned.start, len(running.resident)))
+            piece, resident_blocks = planned, len(running.resident)
+            if resident_blocks > planned.start:
+                piece = replace(planned, start=resident_blocks)
             if piece.block_count <= 0:
                 continue
             self._next_id += 1
@@ -52,7 +55,7 @@ class Fetching:
             self._fetches[self._next_id] = _Fetch(running=running, piece=piece, issued_us=now_us, alone=not beside)
             running.fetches.add(self._next_id)
             running.fetch_since_us = now_us
-            running.states[piece.start : piece.end] = [State.PENDING] * piece.block_count
+            running.states[piece.start : piece.end] = [PENDING] * piece.block_count
             effects.append(
                 m.Fetch(
                     fetch_id=self._next_id,
@@ -60,7 +63,7 @@ class Fetching:
                     source=piece.source,
                     reader=running.event.reader,
                     hashes=running.event.chain.block_hashes(piece.start, piece.end),
-                    slots=tuple(b.slot for b in running.blocks[piece.start : piece.end]),
+                    slots=running.slots()[piece.start : piece.end],
                     deadline_us=now_us + self._deadline_us,
                     marks=_marks(running.event.chain, piece),
                     background=background,
@@ -82,7 +85,7 @@ class Fetching:
             running.collided.add(fetch.piece.start)
             complete = False
         usable = complete and self._deliverable(fetch, event, directory, now_us)
-        self.close(event.fetch_id, running, State.PRESENT if usable else State.MISSING, now_us)
+        self.close(event.fetch_id, running, PRESENT if usable else MISSING, now_us)
         if usable:
             for i, origin in zip(range(fetch.piece.start, fetch.piece.end), event.origins, strict=True):
                 running.fetched.add(i)
@@ -93,7 +96,7 @@ class Fetching:
         """The fetch is closed without a byte; its blocks are MISSING."""
         if event.reason == COLLIDED:
             running.collided.add(self._fetches[event.fetch_id].piece.start)
-        self.close(event.fetch_id, running, State.MISSING, now_us)
+        self.close(event.fetch_id, running, MISSING, now_us)
 
     def close(self, fetch_id: int, running: Running, state: State, now_us: int) -> None:
         """The fetch is no longer on its way; its blocks have this state."""
@@ -116,20 +119,24 @@ class Fetching:
         """Fetches past their deadline are given up: their blocks will be computed."""
         late = [i for i, f in self._fetches.items() if now_us >= f.issued_us + self._deadline_us]
         for fetch_id in late:
-            self.close(fetch_id, self._fetches[fetch_id].running, State.MISSING, now_us)
+            self.close(fetch_id, self._fetches[fetch_id].running, MISSING, now_us)
         return [m.CancelFetch(fetch_id=i) for i in late]
 
     def _deliverable(self, fetch: _Fetch, event: m.FetchLanded, directory: Directory, now_us: int) -> bool:
         """The reader's check, by its own directory and clock: the lease is counted from when it asked."""
-        request = fetch.running.event
-        for i, ticket in zip(range(fetch.piece.start, fetch.piece.end), event.tickets, strict=True):
-            scope = directory.scopes[request.chain.scope_at(i)]
-            own = ticket._replace(expiry_us=fetch.issued_us + self._lease_us)
-            membership = directory.membership(request.reader.tenant, scope)
-            if not may_deliver(own, scope, request.reader, membership, ticket.generation, now_us):
-                self.refused_reads += 1
-                return False
-        return True
+        request, tickets = fetch.running.event, iter(event.tickets)
+        reader, expiry_us = request.reader, fetch.issued_us + self._lease_us
+        at = fetch.piece.start
+        for scope_id, end in request.chain.scope_ends:
+            scope = directory.scopes[scope_id]
+            membership = directory.membership(reader.tenant, scope)
+            for ticket in islice(tickets, max(0, min(end, fetch.piece.end) - at)):
+                own = Ticket(ticket.grant_epoch, ticket.generation, expiry_us)
+                if not may_deliver(own, scope, reader, membership, ticket.generation, now_us):
+                    self.refused_reads += 1
+                    return False
+                at += 1
+        return at == fetch.piece.end
 
 
 def _marks(chain: Chain, piece: Piece) -> bytes:

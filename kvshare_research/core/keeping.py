@@ -25,18 +25,13 @@ class Keeping:
         self._prefixes: dict[bytes, tuple[bytes, ...]] = {}
         self._marks: dict[bytes, bytes] = {}  # by block hash
         self._kept: dict[bytes, Block] = {}
-        self._missing: set[bytes] = set()
+        self.missing: set[bytes] = set()  # to be kept, and not yet
         self._told: frozenset[bytes] | None = None
 
     @property
     def block_count(self) -> int:
         """Blocks that are pinned because they are kept."""
         return len(self._kept)
-
-    @property
-    def wants_more(self) -> bool:
-        """Whether something is to be kept and is not yet."""
-        return bool(self._missing)
 
     def want(self, prefixes: Sequence[Chain]) -> None:
         """From now on these are kept; other blocks kept so far are as any block."""
@@ -48,12 +43,12 @@ class Keeping:
             block = self._kept.pop(block_hash)
             block.kept = False
             self._ledger.drop(block)
-        self._missing = wanted - self._kept.keys()
+        self.missing = wanted - self._kept.keys()
         self._told = None
 
     def settle(self, now_us: int) -> list[m.WorkerEffect]:
         """What is here of the missing is kept. The router hears if that makes a prefix whole."""
-        for block_hash in sorted(self._missing):
+        for block_hash in sorted(self.missing):
             block = self._ledger.find(block_hash, now_us, self._marks[block_hash])
             if block is None:
                 continue
@@ -62,7 +57,7 @@ class Keeping:
                 continue
             block.kept = True
             self._kept[block_hash] = block
-            self._missing.discard(block_hash)
+            self.missing.discard(block_hash)
         whole = frozenset(n for n, hashes in self._prefixes.items() if all(h in self._kept for h in hashes))
         if whole == self._told:
             return []

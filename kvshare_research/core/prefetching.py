@@ -24,16 +24,16 @@ class Prefetching:
     """Prefetches on their way, by id, and the blocks that none has used yet. `counters` count blocks and prefetches."""
 
     def __init__(self, *, ledger: Ledger, fetching: Fetching) -> None:
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter(shed_blocks=0)
         self._ledger = ledger
         self._fetching = fetching
-        self._flights: dict[int, tuple[Running, int]] = {}  # with the time at which it is given up
+        self.flights: dict[int, tuple[Running, int]] = {}  # with the time at which it is given up
         self._unused: dict[int, Block] = {}  # landed, by slot
 
     @property
-    def in_flight(self) -> int:
-        """Prefetches whose bytes are still awaited."""
-        return len(self._flights)
+    def takes_room(self) -> bool:
+        """Whether something is held, or on its way, that a request may have instead."""
+        return bool(self._unused or self.flights)
 
     @property
     def unused_blocks(self) -> int:
@@ -50,7 +50,7 @@ class Prefetching:
         have = self._ledger.pin_first(resident[:count])
         held = list(resident[:have])
         refusal = "already here" if have >= count else "gap" if have < event.start else ""
-        refusal = "twice" if number in self._flights else refusal
+        refusal = "twice" if number in self.flights else refusal
         if not refusal and not self._take(event, held, now_us):
             refusal = "no free room"
         if refusal:
@@ -69,31 +69,31 @@ class Prefetching:
             states=[State.PRESENT] * have + [State.MISSING] * (count - have),
             resident=set(range(have)),
         )
-        self._flights[number] = (running, now_us + event.deadline_us)
+        self.flights[number] = (running, now_us + event.deadline_us)
         return self._fetching.start(running, now_us, background=True)
 
     def owns(self, running: Running) -> bool:
         """Whether this is a prefetch under way, and no request."""
-        return self._flights.get(running.request_id, (None,))[0] is running
+        return self.flights.get(running.request_id, (None,))[0] is running
 
     def settle(self) -> list[m.WorkerEffect]:
         """Prefetches for which nothing is awaited any more are over: their blocks are unpinned, and unused so far."""
-        over = [number for number, (running, _) in self._flights.items() if not running.fetches]
+        over = [number for number, (running, _) in self.flights.items() if not running.fetches]
         return [self._end(number, "") for number in over]
 
     def cancel(self, number: int, reason: str = "cancelled") -> list[m.WorkerEffect]:
         """The prefetch is over and its room free; nothing if it is not under way."""
-        if number not in self._flights:
+        if number not in self.flights:
             return []
-        return [*self._fetching.cancel(self._flights[number][0]), self._end(number, reason)]
+        return [*self._fetching.cancel(self.flights[number][0]), self._end(number, reason)]
 
     def cancel_all(self, reason: str) -> list[m.WorkerEffect]:
         """Nothing is on its way any more."""
-        return [effect for number in list(self._flights) for effect in self.cancel(number, reason)]
+        return [effect for number in list(self.flights) for effect in self.cancel(number, reason)]
 
     def expire(self, now_us: int) -> list[m.WorkerEffect]:
         """Prefetches past their deadline are over."""
-        late = [number for number, (_, until_us) in self._flights.items() if now_us >= until_us]
+        late = [number for number, (_, until_us) in self.flights.items() if now_us >= until_us]
         return [effect for number in late for effect in self.cancel(number, "deadline")]
 
     def make_room(self, wanted_blocks: int) -> tuple[list[m.WorkerEffect], tuple[Block, ...]]:
@@ -108,8 +108,8 @@ class Prefetching:
         self.counters["shed_blocks"] += len(gone)
         evicted = self._ledger.drop_named(gone)
         effects: list[m.WorkerEffect] = []
-        while self._flights and self._ledger.free_blocks < wanted_blocks:
-            effects += self.cancel(next(reversed(self._flights)), "room needed")
+        while self.flights and self._ledger.free_blocks < wanted_blocks:
+            effects += self.cancel(next(reversed(self.flights)), "room needed")
         return effects, evicted
 
     def use(self, blocks: Sequence[Block]) -> int:
@@ -130,7 +130,7 @@ class Prefetching:
         return True
 
     def _end(self, number: int, reason: str) -> m.WorkerEffect:
-        running, _ = self._flights.pop(number)
+        running, _ = self.flights.pop(number)
         landed = [running.blocks[i] for i in sorted(running.fetched) if running.blocks[i].block_hash is not None]
         self._ledger.drop_all(running.blocks)
         self._unused.update({block.slot: block for block in landed})

@@ -22,7 +22,7 @@ class State(IntEnum):
     PRESENT = 2
 
 
-_MISSING, _PRESENT = State.MISSING, State.PRESENT  # at hand: they are compared at every step
+MISSING, PENDING, PRESENT = State  # at hand: they are compared at every step
 
 
 def blocks_for(token_count: int, block_tokens: int) -> int:
@@ -95,18 +95,22 @@ class Running:
     def request_id(self) -> int:
         return self.event.request.request_id
 
+    def slots(self) -> tuple[int, ...]:
+        """Of its blocks, in their order."""
+        return tuple([block.slot for block in self.blocks])
+
     def stretch(self, block_tokens: int) -> tuple[int, int] | None:
         """Tokens [start, end) to compute next; None while something before them is on its way, or nothing is left."""
         if self.first_token_us is not None:
             return None
         states, start = self.states, self.present
-        while start < len(states) and states[start] == _PRESENT:
+        while start < len(states) and states[start] == PRESENT:
             start += 1
         self.present = start
-        if start == len(states) or states[start] != _MISSING:
+        if start == len(states) or states[start] != MISSING:
             return None
         end = start
-        while end < len(states) and states[end] == _MISSING:
+        while end < len(states) and states[end] == MISSING:
             end += 1
         return start * block_tokens, min(end * block_tokens, self.event.request.token_count)
 
@@ -122,8 +126,9 @@ class Running:
                 executor=node, ingress=request.ingress, prompt_tokens=request.token_count,
             )  # fmt: skip
         assert self.first_token_us is not None
-        reused = self.resident | self.fetched
-        own = sum(self.blocks[i].origin == request.tenant_id for i in reused)
+        reused, blocks = self.resident | self.fetched, self.blocks
+        own = [blocks[i].origin for i in reused].count(request.tenant_id)
+        prompt_tokens = request.token_count
         ttft_us = self.first_token_us - self.dispatched_us
         resident_tokens = len(self.resident) * block_tokens
         at_home = node == request.ingress
@@ -135,7 +140,7 @@ class Running:
             action=self.event.plan.action,
             executor=node,
             ingress=request.ingress,
-            prompt_tokens=request.token_count,
+            prompt_tokens=prompt_tokens,
             ttft_us=ttft_us,
             queue_us=self.queue_us,
             fetch_us=self.fetch_us,
@@ -143,7 +148,7 @@ class Running:
             overlap_us=max(0, self.queue_us + self.fetch_us + self.prefill_us + self.merge_us - ttft_us),
             merge_us=self.merge_us,
             decode_us=decode_us,
-            computed_tokens=request.token_count - len(reused) * block_tokens,
+            computed_tokens=prompt_tokens - len(reused) * block_tokens,
             resident_tokens=resident_tokens if at_home else 0,
             routed_tokens=0 if at_home else resident_tokens,
             pulled_tokens=len(self.fetched) * block_tokens,
@@ -166,7 +171,7 @@ def to_compute(
         (running.event.chain.block_hash(i), running.event.chain.mark(i))
         for running in admitted
         for i in range(running.event.chain.block_count)
-        if running.states[i] == State.MISSING and running.event.chain.scope_at(i) in allowed
+        if running.states[i] == MISSING and running.event.chain.scope_at(i) in allowed
     }
 
 
@@ -174,7 +179,7 @@ def awaits_another(running: Running, admitted: Iterable[Running], directory: Dir
     """Whether a request admitted earlier is computing or fetching the very block this one needs next. For what it may
     not read (any more) it does not wait: that would tell that others have it."""
     chain = running.event.chain
-    first = running.states.index(State.MISSING)
+    first = running.states.index(MISSING)
     if running.event.plan.action == Action.RECOMPUTE or first >= chain.block_count:
         return False
     for other in admitted:
@@ -183,6 +188,6 @@ def awaits_another(running: Running, admitted: Iterable[Running], directory: Dir
         theirs = other.event.chain
         same = first < theirs.block_count and theirs.block_hash(first) == chain.block_hash(first)
         same = same and theirs.mark(first) == chain.mark(first)
-        if same and other.states[first] != State.PRESENT and other.first_token_us is None:
+        if same and other.states[first] != PRESENT and other.first_token_us is None:
             return directory.may_read(running.event.reader, chain.scope_at(first), now_us)
     return False

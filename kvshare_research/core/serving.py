@@ -45,10 +45,10 @@ class Serving:
         return m.SendBlocks(
             fetch_id=event.fetch_id,
             asker=event.asker,
-            slots=tuple(b.slot for b in pinned),
+            slots=tuple([b.slot for b in pinned]),
             tickets=tuple(tickets),
-            origins=tuple(b.origin for b in pinned),
-            marks=b"".join(b.mark for b in pinned),
+            origins=tuple([b.origin for b in pinned]),
+            marks=b"".join([b.mark for b in pinned]),
             background=event.background,
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -11,50 +12,61 @@ from . import messages as m
 from .ports import QueuedRequest, Schedule
 
 
+class Asked(NamedTuple):
+    """A request that waits, and the blocks it will hold: (scope, end) of each run, and how many of each scope."""
+
+    event: m.Dispatched
+    charges: list[tuple[int, int]]
+    counts: dict[int, int]
+    since_us: int
+
+
 class Waiting:
-    """Asks the schedule which request is next; changes only by `add`, `take` and `serve`."""
+    """Asks the schedule which request is next, and knows the tenants that wait or run."""
 
     def __init__(self, schedule: Schedule, block_tokens: int) -> None:
         self._schedule = schedule
         self._block_tokens = block_tokens
-        self._events: list[m.Dispatched] = []
+        self._asked: list[Asked] = []
         self._queue: list[QueuedRequest] = []  # what the schedule sees of them, in the same order
         self._classes: dict[int, int] = {}  # class of the account that each scope's requests are queued under
         self._served_tokens: dict[int, int] = {}
-        self._tenants: Counter[int] = Counter()  # how many requests of each tenant wait
+        self._tenants: Counter[int] = Counter()  # how many requests of each tenant wait or run
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._asked)
 
-    def add(self, event: m.Dispatched, running_tenants: Iterable[int], now_us: int) -> None:
+    def add(self, asked: Asked) -> None:
         """The request waits. A tenant that was idle starts at the least counter of those who wait or run: idling earns
         no credit (VTC)."""
-        request = event.request
-        active = self._tenants.keys() | set(running_tenants)
-        if active and request.tenant_id not in active:
-            least = min(self._served_tokens.get(other, 0) for other in active)
+        request, plan = asked.event.request, asked.event.plan
+        if self._tenants and request.tenant_id not in self._tenants:
+            least = min(self._served_tokens.get(other, 0) for other in self._tenants)
             self._served_tokens[request.tenant_id] = max(self._served_tokens.get(request.tenant_id, 0), least)
+        prompt_tokens = request.token_count
         row = QueuedRequest(
             request_id=request.request_id,
             tenant_id=request.tenant_id,
             priority=self._classes.setdefault(request.segments[-1].scope_id, 0),
-            arrival_us=now_us,
-            uncached_tokens=request.token_count - event.plan.reused_blocks * self._block_tokens,
-            prompt_tokens=request.token_count,
+            arrival_us=asked.since_us,
+            uncached_tokens=prompt_tokens - plan.reused_blocks * self._block_tokens,
+            prompt_tokens=prompt_tokens,
         )
-        self._events.append(event)
+        self._asked.append(asked)
         self._queue.append(row)
         self._tenants[request.tenant_id] += 1
 
-    def next(self, priority_of: Callable[[int], int], now_us: int) -> tuple[int, m.Dispatched, int]:
-        """(position, request, since when it waits) of the one that the schedule names."""
+    def next(self, priority_of: Callable[[int], int], now_us: int) -> tuple[int, Asked]:
+        """(position, request) of the one that the schedule names."""
+        if self._schedule.by_arrival:
+            position = self._first()
+            return position, self._asked[position]
         for scope_id, known in tuple(self._classes.items()):
             if priority_of(scope_id) != known:
                 self._reclassify(scope_id, priority_of(scope_id))
-        by_arrival = self._schedule.by_arrival
-        position = self._first() if by_arrival else self._schedule.next(self._queue, self._served_tokens, now_us)
+        position = self._schedule.next(self._queue, self._served_tokens, now_us)
         assert 0 <= position < len(self._queue), f"schedule chose {position} of {len(self._queue)} waiting requests"
-        return position, self._events[position], self._queue[position].arrival_us
+        return position, self._asked[position]
 
     def _first(self) -> int:
         """The one that came first, of several at once the one with the least id: requests are added as they come."""
@@ -68,23 +80,30 @@ class Waiting:
     def _reclassify(self, scope_id: int, priority: int) -> None:
         """Requests charged last to this scope have the class that its account has now."""
         self._classes[scope_id] = priority
-        for i, event in enumerate(self._events):
-            if event.request.segments[-1].scope_id == scope_id:
+        for i, asked in enumerate(self._asked):
+            if asked.event.request.segments[-1].scope_id == scope_id:
                 self._queue[i] = replace(self._queue[i], priority=priority)
 
     def take(self, position: int) -> None:
-        """That request is served; its prompt counts as service to its tenant."""
-        event = self.remove(position)
-        self.serve(event.request.tenant_id, event.request.token_count)
+        """That request runs; its prompt counts as service to its tenant."""
+        row = self._queue.pop(position)
+        del self._asked[position]
+        self._serve(row.tenant_id, row.prompt_tokens)
 
     def remove(self, position: int) -> m.Dispatched:
-        """That request waits no longer."""
-        tenant_id = self._queue.pop(position).tenant_id
+        """That request is turned away."""
+        self._leave(self._queue.pop(position).tenant_id)
+        return self._asked.pop(position).event
+
+    def end(self, tenant_id: int, token_count: int) -> None:
+        """A request that ran has ended; its tenant has had so much more service."""
+        self._leave(tenant_id)
+        self._serve(tenant_id, token_count)
+
+    def _leave(self, tenant_id: int) -> None:
         self._tenants[tenant_id] -= 1
         if not self._tenants[tenant_id]:
             del self._tenants[tenant_id]
-        return self._events.pop(position)
 
-    def serve(self, tenant_id: int, token_count: int) -> None:
-        """The tenant has had so much more service."""
+    def _serve(self, tenant_id: int, token_count: int) -> None:
         self._served_tokens[tenant_id] = self._served_tokens.get(tenant_id, 0) + token_count

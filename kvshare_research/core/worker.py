@@ -7,7 +7,7 @@ and a failed fetch turns its blocks back to MISSING. Fetches start on admission,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from . import messages as m
 from .directory import Directory
@@ -21,9 +21,19 @@ from .prefetching import Prefetching
 from .publishing import Publishing
 from .requota import Requota
 from .rights import Reader, may_read
-from .running import Running, State, WorkerPolicy, awaits_another, blocks_for, charged, counts_of, to_compute
+from .running import (
+    MISSING,
+    PRESENT,
+    Running,
+    WorkerPolicy,
+    awaits_another,
+    blocks_for,
+    charged,
+    counts_of,
+    to_compute,
+)
 from .serving import Serving
-from .waiting import Waiting
+from .waiting import Asked, Waiting
 
 
 class Worker:
@@ -69,15 +79,15 @@ class Worker:
     def handle(self, event: m.WorkerEvent, now_us: int) -> tuple[m.WorkerEffect, ...]:
         """The effects of one event; all state changes happen here."""
         effects = self._handlers[type(event)](event, now_us)
-        if self.prefetching.in_flight:
+        if self.prefetching.flights:
             effects.extend(self.prefetching.settle())
         if self.requota.is_waiting:
             effects.extend(self.publishing.removed(self.requota.settle()))
-        if self.keeping.wants_more and isinstance(event, m.PrefillDone | m.FetchLanded | m.Ticked):
+        if self.keeping.missing and isinstance(event, m.PrefillDone | m.FetchLanded | m.Ticked):
             effects.extend(self.keeping.settle(now_us))
         if self._deferred:
             effects.extend(self._serve_deferred(now_us))
-        effects.extend(self._advance(now_us))
+        self._advance(now_us, effects)
         return tuple(effects)
 
     @property
@@ -90,46 +100,46 @@ class Worker:
 
     # ------------------------------------------------------------------ arrival and admission
     def _dispatched(self, event: m.Dispatched, now_us: int) -> list[m.WorkerEffect]:
-        refusal = self.ledger.fits_ever(counts_of(charged(event, self.policy.block_tokens)))
+        charges = charged(event, self.policy.block_tokens)
+        counts = counts_of(charges)
+        refusal = self.ledger.fits_ever(counts)
         if event.request.tenant_id in self.directory.removed:
             refusal = "the tenant has been removed"
         if refusal is not None:
             return [m.ReturnPlan(request_id=event.request.request_id, reason=refusal)]
-        admitted = (*self._running.values(), *self._decoding.values())
-        self._waiting.add(event, {running.event.request.tenant_id for running in admitted}, now_us)
+        self._waiting.add(Asked(event, charges, counts, now_us))
         self._want(event, 1, now_us)
         return []
 
     def _admit_one(self, now_us: int, effects: list[m.WorkerEffect]) -> bool:
         """Admits the waiting request that the schedule names; False when it must wait for blocks."""
-        position, event, since = self._waiting.next(self.ledger.priority, now_us)
-        counts = counts_of(charges := charged(event, self.policy.block_tokens))
+        position, asked = self._waiting.next(self.ledger.priority, now_us)
+        counts = asked.counts
         if not self.ledger.may_fit(counts):
             effects.extend(self.prefetching.cancel_all("room needed"))
             refusal = None if self.ledger.may_fit(counts) else self.ledger.fits_ever(counts)
             if refusal or (not self.ledger.may_fit(counts) and self._pins_will_end()):
                 return self._turned_away(position, now_us, effects, refusal)
-        running = self._take_blocks(event, charges, since, now_us, effects)
+        running = self._take_blocks(asked, now_us, effects)
         if running is None:
             return self._turned_away(position, now_us, effects, None)
         self._waiting.take(position)
-        self._want(event, -1, now_us)
+        self._want(asked.event, -1, now_us)
         self._running[running.request_id] = running
-        running.queue_us += now_us - since
+        running.queue_us += now_us - asked.since_us
         effects.extend(self.fetching.start(running, now_us))
         return True
 
-    def _take_blocks(
-        self, event: m.Dispatched, charges: Sequence[tuple[int, int]], since: int, now_us: int,
-        effects: list[m.WorkerEffect],
-    ) -> Running | None:  # fmt: skip
+    def _take_blocks(self, asked: Asked, now_us: int, effects: list[m.WorkerEffect]) -> Running | None:
         """Pins what is resident and allocates the rest, or gives everything back."""
-        resident = self._resident(event, now_us)
-        resident_blocks = self.ledger.pin_first(resident)
-        held = resident[:resident_blocks]
-        cancelled, shed = self.prefetching.make_room(self._blocks_of(event) - resident_blocks)
-        effects.extend([*cancelled, *self.publishing.removed(shed)])
-        for scope_id, end in charges:
+        event, reusable = asked.event, self._reusable(asked.event)
+        held = self._resident_of(event.chain, reusable, event.reader, now_us)
+        found, resident_blocks = len(held), self.ledger.pin_first(held)
+        del held[resident_blocks:]
+        if self.prefetching.takes_room:
+            cancelled, shed = self.prefetching.make_room(asked.charges[-1][1] - resident_blocks)
+            effects.extend([*cancelled, *self.publishing.removed(shed)])
+        for scope_id, end in asked.charges:
             if end <= len(held):
                 continue
             taken, evicted = self.ledger.allocate(scope_id, end - len(held), now_us)
@@ -138,16 +148,18 @@ class Worker:
                 self.ledger.drop_all(held)
                 return None
             held.extend(taken)
-        self.prefetching.use(held[:resident_blocks])
-        for block in held[:resident_blocks]:
-            self.ledger.touch(block, now_us)
+        if resident_blocks:
+            resident = held[:resident_blocks]
+            self.prefetching.use(resident)
+            for block in resident:
+                self.ledger.touch(block, now_us)
         prompt_blocks = blocks_for(event.request.token_count, self.policy.block_tokens)
-        states = [State.PRESENT] * resident_blocks + [State.MISSING] * (prompt_blocks - resident_blocks)
+        states = [PRESENT] * resident_blocks + [MISSING] * (prompt_blocks - resident_blocks)
         running = Running(
-            event=event, dispatched_us=since, blocks=held, states=states, resident=set(range(resident_blocks))
+            event=event, dispatched_us=asked.since_us, blocks=held, states=states, resident=set(range(resident_blocks))
         )
-        if len(resident) < self._reusable(event):
-            self._note_collision(running, len(resident))
+        if found < reusable:
+            self._note_collision(running, found)
         return running
 
     def _note_collision(self, running: Running, block_index: int) -> None:
@@ -161,9 +173,6 @@ class Worker:
         if event.plan.action == Action.RECOMPUTE:
             return 0
         return min(event.chain.block_count, (event.request.token_count - 1) // self.policy.block_tokens)
-
-    def _blocks_of(self, event: m.Dispatched) -> int:
-        return blocks_for(event.request.token_count + event.request.output_tokens_max, self.policy.block_tokens)
 
     def _turned_away(self, position: int, now_us: int, effects: list[m.WorkerEffect], refusal: str | None) -> bool:
         """A request that got no blocks waits for pins to end; where none will, or its quota was lowered below what it
@@ -184,22 +193,18 @@ class Worker:
     def _pins_will_end(self) -> bool:
         return self.ledger.pinned_blocks > self.keeping.block_count
 
-    def _resident(self, event: m.Dispatched, now_us: int) -> list[Block]:
-        """The readable blocks of the chain on this node that the plan lets it reuse, from the first on."""
-        return self._resident_of(event.chain, self._reusable(event), event.reader, now_us)
-
     def _resident_of(self, chain: Chain, block_count: int, reader: Reader, now_us: int) -> list[Block]:
         """The first of `block_count` blocks of the chain that are here and readable."""
         found: list[Block] = []
-        allowed: dict[int, bool] = {}
+        scope_id, find = None, self.ledger.find  # the last scope that may be read
         for block_hash, mark in zip(chain.block_hashes(0, block_count), chain.block_marks(0, block_count), strict=True):
-            block = self.ledger.find(block_hash, now_us, mark)
+            block = find(block_hash, now_us, mark)
             if block is None:
                 break
-            if block.scope_id not in allowed:
-                allowed[block.scope_id] = self._readable(block, reader, now_us)
-            if not allowed[block.scope_id]:
-                break
+            if block.scope_id != scope_id:
+                if not self._readable(block, reader, now_us):
+                    break
+                scope_id = block.scope_id
             found.append(block)
         return found
 
@@ -245,7 +250,10 @@ class Worker:
         alone = self.fetching.is_alone(event.fetch_id)
         piece = self.fetching.land(event, running, self.directory, now_us)
         report = m.ReportLink(source=piece.source, bytes_moved=event.bytes_moved, elapsed_us=event.elapsed_us)
-        return [*([report] if alone else []), *self._register(running, piece.start, piece.end, now_us)]
+        effects: list[m.WorkerEffect] = [report] if alone else []
+        if running.states[piece.start] == PRESENT:  # all of the piece has one state
+            effects += self.publishing.stored(running.event.chain, running.blocks, piece.start, piece.end, now_us)
+        return effects
 
     def _fetch_failed(self, event: m.FetchFailed, now_us: int) -> list[m.WorkerEffect]:
         running = self.fetching.running(event.fetch_id)
@@ -254,21 +262,19 @@ class Worker:
         return []
 
     # ------------------------------------------------------------------ computing
-    def _advance(self, now_us: int) -> list[m.WorkerEffect]:
+    def _advance(self, now_us: int, effects: list[m.WorkerEffect]) -> None:
         """Admits what fits and gives the idle engine its next stretch."""
-        effects: list[m.WorkerEffect] = []
         while self._waiting and len(self._running) < self.policy.admitted_max:
             if not self._admit_one(now_us, effects):
                 break
         for running in self._running.values():
-            idle = running.ready_since_us is None and running.computing is None
-            if idle and running.stretch(self.policy.block_tokens):
-                running.ready_since_us = now_us
-        if self._busy is None and len(self._decoding) < self.policy.batch_max:
-            effects.extend(self._compute(now_us))
-        return effects
+            if running.ready_since_us is None and running.computing is None:
+                if running.stretch(self.policy.block_tokens):
+                    running.ready_since_us = now_us
+        if self._running and self._busy is None and len(self._decoding) < self.policy.batch_max:
+            self._compute(now_us, effects)
 
-    def _compute(self, now_us: int) -> list[m.WorkerEffect]:
+    def _compute(self, now_us: int, effects: list[m.WorkerEffect]) -> None:
         for running in self._running.values():  # admission order is the schedule's order
             if running.ready_since_us is None:
                 continue
@@ -279,8 +285,8 @@ class Worker:
             running.ready_since_us = None
             running.computing = running.stretch(self.policy.block_tokens)
             if running.computing is not None:
-                return [self._prefill(running, *running.computing)]
-        return []
+                effects.append(self._prefill(running, *running.computing))
+                return
 
     def _prefill(self, running: Running, start_token: int, end_token: int) -> m.WorkerEffect:
         self._busy = running.request_id
@@ -288,7 +294,7 @@ class Worker:
             request_id=running.request_id,
             start_token=start_token,
             end_token=end_token,
-            slots=tuple(b.slot for b in running.blocks),
+            slots=running.slots(),
             is_last=end_token == running.event.request.token_count,
         )
 
@@ -298,9 +304,9 @@ class Worker:
         So of many requests with one new prefix only the first computes it, also when they arrive together.
         """
         chain = running.event.chain
-        for i in range(running.states.index(State.MISSING), self._reusable(running.event)):
+        for i in range(running.states.index(MISSING), self._reusable(running.event)):
             block = self.ledger.find(chain.block_hash(i), now_us, chain.mark(i))
-            if running.states[i] != State.MISSING:
+            if running.states[i] != MISSING:
                 return
             if block is None:
                 self._note_collision(running, i)
@@ -311,25 +317,25 @@ class Worker:
             self.ledger.touch(block, now_us)
             self.ledger.drop(running.blocks[i])
             running.blocks[i] = block
-            running.states[i] = State.PRESENT
+            running.states[i] = PRESENT
             running.resident.add(i)
 
     def _prefill_done(self, event: m.PrefillDone, now_us: int) -> list[m.WorkerEffect]:
         running = self._running[event.request_id]
         assert running.computing is not None
-        start, end = running.computing
+        request, (start, end) = running.event.request, running.computing
         running.computing = None
         running.prefill_us += event.elapsed_us - event.merge_us
         running.merge_us += event.merge_us
         first, last = start // self.policy.block_tokens, blocks_for(end, self.policy.block_tokens)
-        running.states[first:last] = [State.PRESENT] * (last - first)
+        running.states[first:last] = [PRESENT] * (last - first)
         for block in running.blocks[first:last]:
-            block.origin = running.event.request.tenant_id
+            block.origin = request.tenant_id
         for block, mass in zip(running.blocks, event.attention, strict=False):
             block.attention += mass
-        effects = self._register(running, first, min(last, running.event.chain.block_count), now_us)
-        request = running.event.request
-        if end < request.token_count:
+        effects = self.publishing.stored(running.event.chain, running.blocks, first, last, now_us)
+        prompt_tokens = request.token_count
+        if end < prompt_tokens:
             self._busy = None
             return effects
         assert event.first_token is not None
@@ -345,17 +351,12 @@ class Worker:
         effects.append(
             m.Decode(
                 request_id=event.request_id,
-                start_token=request.token_count,
+                start_token=prompt_tokens,
                 token_count=request.output_tokens_max - 1,
-                slots=tuple(b.slot for b in running.blocks),
+                slots=running.slots(),
             )
         )
         return effects
-
-    def _register(self, running: Running, start: int, end: int, now_us: int) -> list[m.WorkerEffect]:
-        """What is present of blocks [start, end), from the first on, becomes findable."""
-        present = next((i for i in range(start, end) if running.states[i] != State.PRESENT), end)
-        return self.publishing.stored(running.event.chain, running.blocks, start, present, now_us)
 
     def _decode_done(self, event: m.DecodeDone, now_us: int) -> list[m.WorkerEffect]:
         running = self._admitted(event.request_id)
@@ -375,8 +376,8 @@ class Worker:
         if self._decoding.pop(running.request_id, None) is None:
             self._busy = None
             del self._running[running.request_id]
-        self._waiting.serve(running.event.request.tenant_id, 2 * len(tokens))
-        effects = self.fetching.cancel(running)
+        self._waiting.end(running.event.request.tenant_id, 2 * len(tokens))
+        effects = self.fetching.cancel(running) if running.fetches else []
         outcome = running.outcome(self.node, self.policy.block_tokens, tokens, decode_us, failure)
         self.ledger.drop_all(running.blocks)
         effects.append(m.ReportCompleted(request_id=running.request_id, outcome=outcome))

@@ -44,7 +44,7 @@ class End:
     def clean(self) -> None:
         """Nothing is pinned, open, being sent or awaited."""
         self.worker.ledger.check()
-        assert self.worker.prefetching.in_flight == 0
+        assert self.worker.prefetching.flights == {}
         assert self.worker.ledger.pinned_blocks == 0
         assert self.blocks.next_deadline_us() is None
         assert self.blocks.next_frame() is None

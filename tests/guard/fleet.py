@@ -462,7 +462,7 @@ class Fleet:
         assert self.router.in_flight == 0
         for node, worker in enumerate(self.workers):
             assert worker.queued_requests == 0
-            assert worker.prefetching.in_flight == 0, "a prefetch has not ended"
+            assert worker.prefetching.flights == {}, "a prefetch has not ended"
             assert all(block.pins == 0 for block in worker.ledger.named())
             assert all(account.pinned == 0 for account in worker.ledger.accounts.values())
             held = sorted(b.block_hash for b in worker.ledger.named() if b.block_hash is not None)

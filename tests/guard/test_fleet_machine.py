@@ -153,7 +153,7 @@ def move_at_random(fleet: Fleet, draw: random.Random) -> None:
             number, tenant = draw.randint(1, len(fleet.asked)), draw.randint(1, 3)
             fleet.prefetch(number, node, source, draw.choice([0, 0, 1, 2]), tenant, draw.choice([5, 90]))
     elif move < 0.30:
-        under_way = [(n, i) for n, w in enumerate(fleet.workers) for i in w.prefetching._flights]
+        under_way = [(n, i) for n, w in enumerate(fleet.workers) for i in w.prefetching.flights]
         if under_way:
             fleet.cancel(*draw.choice(under_way))
             fleet.deliver(draw.choice([0, -1]))

@@ -191,7 +191,7 @@ def test_prefetch_displaces_nothing(asked: list[tuple[int, str, int]], capacity:
     plain, eager = play(None), play(Ppm(scope="everybody", **PREDICTING))
     for node in range(2):
         eager.workers[node].ledger.check()
-        assert eager.workers[node].prefetching.in_flight == 0
+        assert eager.workers[node].prefetching.flights == {}
         assert all(block.pins == 0 for block in eager.workers[node].ledger.named())
     for i in range(len(asked)):
         before, after = only(plain.outcomes, i + 1), only(eager.outcomes, i + 1)
@@ -210,7 +210,7 @@ def test_cancelled_in_any_state_it_leaves_nothing_behind(when_us: int) -> None:
     sim.run()
     for worker in sim.workers:
         worker.ledger.check()
-        assert worker.prefetching.in_flight == 0
+        assert worker.prefetching.flights == {}
         assert all(block.pins == 0 for block in worker.ledger.named())
     assert sim.router.foresight is not None
     assert sim.router.foresight.open == {}
