@@ -136,7 +136,7 @@ def _watched(play: Play, worker: Worker) -> Callable[[m.WorkerEvent, int], tuple
     def handle(event: m.WorkerEvent, now_us: int) -> tuple[m.WorkerEffect, ...]:
         before = worker.ledger.evicted_blocks
         effects = inner(event, now_us)
-        if worker.prefetching.unused_blocks or worker.prefetching.in_flight:
+        if worker.prefetching.unused_blocks or worker.prefetching.flights:
             play.polluted_blocks += worker.ledger.evicted_blocks - before
         return effects
 

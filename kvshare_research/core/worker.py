@@ -268,9 +268,9 @@ class Worker:
             if not self._admit_one(now_us, effects):
                 break
         for running in self._running.values():
-            if running.ready_since_us is None and running.computing is None:
-                if running.stretch(self.policy.block_tokens):
-                    running.ready_since_us = now_us
+            idle = running.ready_since_us is None and running.computing is None
+            if idle and running.stretch(self.policy.block_tokens):
+                running.ready_since_us = now_us
         if self._running and self._busy is None and len(self._decoding) < self.policy.batch_max:
             self._compute(now_us, effects)
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import gc
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvshare_research.core import messages as m
 from kvshare_research.core.nouns import Chain, LinkRow, Outcome, Request
 from kvshare_research.core.router import Router
 from kvshare_research.core.worker import Worker
 
-from .simulator_engine import Ended, EngineModel, ModelledEngine
+from .simulator_engine import EngineModel, ModelledEngine
 from .simulator_links import TwoClassLink, one_way_us, unit
+from .simulator_words import TO_ROUTER, TO_WORKER, engine_event
 
 Act = Callable[..., None]
 Scheduled = tuple[int, int, Act, tuple[object, ...]]
@@ -119,9 +121,10 @@ class Simulator:
         gc.disable()  # a fleet is millions of living objects in no cycle: looking through them is a sixth of the time
         try:
             while heap and (until_us is None or heap[0][0] <= until_us):
-                self.now_us, _, act, args = pop(heap)
+                now_us, _, act, args = pop(heap)
+                self.now_us = now_us
                 self.events += 1
-                act(*args, self.now_us)
+                act(*args, now_us)
         finally:
             if collecting:
                 gc.enable()
@@ -167,7 +170,7 @@ class Simulator:
         if node in self._down:
             return
         for effect in self.workers[node].handle(event, now_us):
-            self._perform_worker(node, effect, now_us)
+            _PERFORMED[type(effect)](self, node, effect, now_us)
         if self._submitted is not None and node != self._ending:
             self._submitted = None
             self._start_engine(node, now_us)
@@ -198,41 +201,21 @@ class Simulator:
                 self._at(effect.release_us, self._told, effect.outcome)
             else:
                 self._told(effect.outcome, now_us)
-        elif isinstance(effect, m.SendPrefetch):
-            self._send(effect.node, self.event_delay_us, effect.asked, now_us)
-        elif isinstance(effect, m.SendKeep):
-            self._send(effect.node, self.event_delay_us, m.KeepPrefixes(prefixes=effect.prefixes), now_us)
-        elif isinstance(effect, m.AskSnapshot):
-            asked = m.SnapshotAsked(incarnation=effect.incarnation, after_seq=effect.after_seq)
-            self._send(effect.node, self.event_delay_us, asked, now_us)
-        elif isinstance(effect, m.SendDirectory):
-            self._send(effect.node, self.event_delay_us, m.DirectoryChanged(directory=effect.directory), now_us)
+        elif not isinstance(effect, m.Reject):  # which nobody waits for here
+            self._send(effect.node, self.event_delay_us, TO_WORKER[type(effect)](effect), now_us)
 
     def _told(self, outcome: Outcome, now_us: int) -> None:
         (self.record or self.outcomes.append)(outcome)
 
-    def _perform_worker(self, node: int, effect: m.WorkerEffect, now_us: int) -> None:
-        if isinstance(effect, m.Prefill):
-            self._engines[node].prefill(effect.request_id, effect.start_token, effect.end_token, effect.is_last, now_us)
-            self._submitted = node
-        elif isinstance(effect, m.Decode):
-            self._engines[node].decode(effect.request_id, effect.start_token, effect.token_count, now_us)
-            self._submitted = node
-        elif isinstance(effect, m.Fetch):
-            self._ask(node, effect, now_us)
-        elif isinstance(effect, m.SendBlocks):
-            self._start_transfer(node, effect, now_us)
-        elif isinstance(effect, m.RefuseFetch):
-            self.counters[f"fetches failed: {effect.reason}"] += 1
-            failed = m.FetchFailed(fetch_id=effect.fetch_id, reason=effect.reason)
-            self._asked_us.pop((effect.asker, effect.fetch_id), None)
-            self._send(effect.asker, self._one_way_us(node, effect.asker), failed, now_us)
-        elif isinstance(effect, m.CancelFetch):
-            self._asked_us.pop((node, effect.fetch_id), None)
-        else:
-            self._tell_router(node, effect, now_us)
-
     # ------------------------------------------------------------------ engines
+    def _prefill(self, node: int, effect: m.Prefill, now_us: int) -> None:
+        self._engines[node].prefill(effect.request_id, effect.start_token, effect.end_token, effect.is_last, now_us)
+        self._submitted = node
+
+    def _decode(self, node: int, effect: m.Decode, now_us: int) -> None:
+        self._engines[node].decode(effect.request_id, effect.start_token, effect.token_count, now_us)
+        self._submitted = node
+
     def _start_engine(self, node: int, now_us: int) -> None:
         """New work was submitted: an idle engine begins, a busy one may have to stop skipping."""
         engine = self._engines[node]
@@ -257,7 +240,7 @@ class Simulator:
         engine = self._engines[node]
         self._ending = node  # everything that ends now is told before the next iteration begins
         for ended in engine.end(now_us):
-            self._work(node, _engine_event(ended), now_us)
+            self._work(node, engine_event(ended), now_us)
         self._ending, self._submitted = None, None
         due_us = engine.begin(now_us, self._slow_permille(node))
         if due_us is not None:
@@ -273,6 +256,15 @@ class Simulator:
         self._asked_us[node, effect.fetch_id] = now_us
         self._at(effect.deadline_us, self._deadline, node, effect.fetch_id, self._lives[node])
         self._send(effect.source, self._one_way_us(node, effect.source), asked, now_us)
+
+    def _refuse(self, node: int, effect: m.RefuseFetch, now_us: int) -> None:
+        self.counters[f"fetches failed: {effect.reason}"] += 1
+        failed = m.FetchFailed(fetch_id=effect.fetch_id, reason=effect.reason)
+        self._asked_us.pop((effect.asker, effect.fetch_id), None)
+        self._send(effect.asker, self._one_way_us(node, effect.asker), failed, now_us)
+
+    def _cancel(self, node: int, effect: m.CancelFetch, now_us: int) -> None:
+        self._asked_us.pop((node, effect.fetch_id), None)
 
     def _deadline(self, node: int, fetch_id: int, life: int, now_us: int) -> None:
         if self._asked_us.pop((node, fetch_id), None) is not None:
@@ -324,40 +316,28 @@ class Simulator:
         self._work(node, m.FetchSent(fetch_id=effect.fetch_id, asker=asker), now_us)
 
     # ------------------------------------------------------------------ words to the router
-    def _tell_router(self, node: int, effect: m.WorkerEffect, now_us: int) -> None:
-        event: m.RouterEvent
-        delay = 0
-        if isinstance(effect, m.Publish):
-            if self._is_lost(effect.message):
-                self.counters["events lost"] += 1
-                return
-            event, delay = m.PoolChanged(message=effect.message), self.event_delay_us
-        elif isinstance(effect, m.ReportFirstToken):
-            event = m.FirstToken(request_id=effect.request_id, node=node)
-            delay = self._report_us(node, effect.request_id, now_us)
-        elif isinstance(effect, m.ReportCompleted):
-            event = m.Completed(request_id=effect.request_id, outcome=effect.outcome)
-            delay = self._report_us(node, effect.request_id, now_us)
-        elif isinstance(effect, m.ReturnPlan):
-            event = m.PlanRefused(request_id=effect.request_id, node=node, reason=effect.reason)
-        elif isinstance(effect, m.ReportLink):
-            event = m.LinkMeasured(
-                source=effect.source, reader=node, bytes_moved=effect.bytes_moved, elapsed_us=effect.elapsed_us
-            )
-        elif isinstance(effect, m.ReportPrefetch):
-            event = m.PrefetchEnded(
-                prefetch_id=effect.prefetch_id, node=node, landed_blocks=effect.landed_blocks,
-                bytes_moved=effect.bytes_moved, reason=effect.reason,
-            )  # fmt: skip
-        elif isinstance(effect, m.ReportKept):
-            event = m.PrefixesKept(node=node, names=effect.names)
-        else:
-            assert isinstance(effect, m.AcknowledgeDirectory), effect
-            event = m.DirectoryAcknowledged(node=node, revision=effect.revision)
-        if delay:
-            self._at(now_us + delay, self._route, event)
+    def _tell(self, event: m.RouterEvent, delay_us: int, now_us: int) -> None:
+        if delay_us:
+            self._at(now_us + delay_us, self._route, event)
         else:
             self._route(event, now_us)
+
+    def _publish(self, node: int, effect: m.Publish, now_us: int) -> None:
+        if self._is_lost(effect.message):
+            self.counters["events lost"] += 1
+            return
+        self._tell(m.PoolChanged(message=effect.message), self.event_delay_us, now_us)
+
+    def _first_token(self, node: int, effect: m.ReportFirstToken, now_us: int) -> None:
+        event = m.FirstToken(request_id=effect.request_id, node=node)
+        self._tell(event, self._report_us(node, effect.request_id, now_us), now_us)
+
+    def _completed(self, node: int, effect: m.ReportCompleted, now_us: int) -> None:
+        event = m.Completed(request_id=effect.request_id, outcome=effect.outcome)
+        self._tell(event, self._report_us(node, effect.request_id, now_us), now_us)
+
+    def _say(self, node: int, effect: m.WorkerEffect, now_us: int) -> None:
+        self._route(TO_ROUTER[type(effect)](node, effect), now_us)
 
     def _report_us(self, node: int, request_id: int, now_us: int) -> int:
         """How long a report to the client takes; reports of one node on one request never overtake each other."""
@@ -391,10 +371,15 @@ class Simulator:
         self._route(joined, now_us)
 
 
-def _engine_event(ended: Ended) -> m.WorkerEvent:
-    if not ended.is_prefill:
-        return m.DecodeDone(request_id=ended.request_id, tokens=(0,) * ended.token, elapsed_us=ended.elapsed_us)
-    return m.PrefillDone(
-        request_id=ended.request_id, end_token=ended.token, elapsed_us=ended.elapsed_us, merge_us=0,
-        first_token=0 if ended.is_last else None,
-    )  # fmt: skip
+_PERFORMED: Mapping[type, Callable[[Simulator, int, Any, int], None]] = {
+    m.Prefill: Simulator._prefill,
+    m.Decode: Simulator._decode,
+    m.Fetch: Simulator._ask,
+    m.SendBlocks: Simulator._start_transfer,
+    m.RefuseFetch: Simulator._refuse,
+    m.CancelFetch: Simulator._cancel,
+    m.Publish: Simulator._publish,
+    m.ReportFirstToken: Simulator._first_token,
+    m.ReportCompleted: Simulator._completed,
+    **dict.fromkeys(TO_ROUTER, Simulator._say),
+}

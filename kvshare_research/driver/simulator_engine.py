@@ -9,10 +9,11 @@ takes every step (`step_by_step`).
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kvshare_research.core.costing import PrefillCoefficients, prefill_ps, up_to_us
+from kvshare_research.core.costing import PS_PER_US, PrefillCoefficients, prefill_ps, up_to_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class ModelledEngine:
     _coming: list[tuple[bool, _Prefill | _Decode]] = field(default_factory=list)  # whether it came between iterations
     _from_us: int = 0  # start of the present composition of the batch
     _past_ps: int = 0  # time spent in it by the iterations that have ended
+    _due_ps: int = 0  # the same, when those under way have ended too
     _steps: int = 0  # iterations under way or to be skipped; 0: idle
     _ends_us: int = 0
     _slow_permille: int = 1_000  # of the present composition of the batch
@@ -104,11 +106,9 @@ class ModelledEngine:
         if self._prefill is None and not self._decoding:
             return None
         if self._prefill is not None:
-            self._steps, self._ends_us = 1, self._from_us + up_to_us(self._past_ps + self._chunk_ps())
-        else:
-            self._steps = 1 if self.step_by_step else self._decoding[0][0] - self._taken
-            self._ends_us = self._ends_at_us(self._steps)
-        return self._ends_us
+            return self._runs(1, self._chunk_ps())
+        steps = 1 if self.step_by_step else self._decoding[0][0] - self._taken
+        return self._runs(steps, self._decode_ps(steps))
 
     def cut(self, now_us: int) -> int | None:
         """If iterations are being skipped and work waits, skipping stops at the next end of one; when `end` is due now.
@@ -117,16 +117,14 @@ class ModelledEngine:
         """
         if self._steps <= 1 or not self._coming:
             return None
-        low, high = 1, self._steps
-        while low < high:
-            middle = (low + high) // 2
-            if self._ends_at_us(middle) > now_us:
-                high = middle
-            else:
-                low = middle + 1
-        if low == self._steps:
-            return None
-        self._steps, self._ends_us = low, self._ends_at_us(low)
+        passed_ps = (now_us - self._from_us) * PS_PER_US - self._past_ps
+        steps = bisect_right(range(self._steps), passed_ps, lo=1, key=self._decode_ps)
+        return None if steps == self._steps else self._runs(steps, self._decode_ps(steps))
+
+    def _runs(self, steps: int, time_ps: int) -> int:
+        """So many iterations are under way, which take so long together; when they end."""
+        self._steps, self._due_ps = steps, self._past_ps + time_ps
+        self._ends_us = self._from_us + up_to_us(self._due_ps)
         return self._ends_us
 
     def end(self, now_us: int) -> list[Ended]:
@@ -134,16 +132,14 @@ class ModelledEngine:
         assert self.running, "an idle engine cannot end anything"
         assert now_us == self._ends_us, (now_us, self._ends_us)
         ended: list[Ended] = []
+        self._past_ps = self._due_ps
         if self._prefill is not None:
-            self._past_ps += self._chunk_ps()
             self._prefill.at_token = self._chunk_end()
             if self._prefill.at_token == self._prefill.end_token:
                 done = self._prefill
                 ended.append(Ended(done.request_id, True, done.is_last, done.end_token, now_us - done.since_us))
                 self._prefill = None
-        else:
-            self._past_ps += self._decode_ps(self._steps)
-        ended.extend(self._decoded(self._steps, now_us))
+        self._decoded(self._steps, now_us, ended)
         self._steps = 0
         if ended:
             self._from_us, self._past_ps = now_us, 0
@@ -152,13 +148,14 @@ class ModelledEngine:
     # ------------------------------------------------------------------ the batch
     def _join(self, now_us: int) -> bool:
         """Whether any of the waiting work has joined: what came before now, or between iterations, or finds it idle."""
-        idle = self._prefill is None and not self._decoding
-        joining = [between or work.since_us < now_us for between, work in self._coming]
-        if idle and not any(joining):
-            joining = [True] * len(joining)
-        ready = [work for joins, (_, work) in zip(joining, self._coming, strict=True) if joins]
-        self._coming = [row for joins, row in zip(joining, self._coming, strict=True) if not joins]
-        for work in ready:
+        ready: list[tuple[bool, _Prefill | _Decode]] = []
+        later: list[tuple[bool, _Prefill | _Decode]] = []
+        for row in self._coming:
+            (ready if row[0] or row[1].since_us < now_us else later).append(row)
+        if not ready and self._prefill is None and not self._decoding:
+            ready, later = later, ready
+        self._coming = later
+        for _, work in ready:
             if isinstance(work, _Prefill):
                 assert self._prefill is None, f"{work.request_id} is prefilled beside {self._prefill}"
                 self._prefill = work
@@ -168,15 +165,13 @@ class ModelledEngine:
                 self._context_tokens += work.context_tokens
         return bool(ready)
 
-    def _decoded(self, steps: int, now_us: int) -> list[Ended]:
+    def _decoded(self, steps: int, now_us: int, ended: list[Ended]) -> None:
         self._context_tokens += steps * len(self._decoding)
         self._taken += steps
-        ended = []
         while self._decoding and self._decoding[0][0] <= self._taken:
             row = heapq.heappop(self._decoding)[2]
             self._context_tokens -= row.context_tokens + row.token_count
             ended.append(Ended(row.request_id, False, False, row.token_count, now_us - row.since_us))
-        return ended
 
     def _chunk_end(self) -> int:
         assert self._prefill is not None
@@ -192,9 +187,6 @@ class ModelledEngine:
     def _batch_ps(self) -> int:
         model = self.model
         return model.decode_ps_per_request * len(self._decoding) + model.decode_ps_per_token * self._context_tokens
-
-    def _ends_at_us(self, steps: int) -> int:
-        return self._from_us + up_to_us(self._past_ps + self._decode_ps(steps))
 
     def _decode_ps(self, steps: int) -> int:
         """`steps` iterations that only decode; the context grows by a token of each request in each."""

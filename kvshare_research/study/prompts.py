@@ -92,7 +92,7 @@ class Hasher:
         asked, user_id = request.segments, request.user_id
         scope_ids = self.tenancy.scopes(request.tenant_id, asked, self.directory, request.arrival_us, user_id)
         segments = asked
-        if any([s.scope_id != i for s, i in zip(asked, scope_ids, strict=True)]):
+        if [s.scope_id for s in asked] != list(scope_ids):
             segments = tuple([replace(s, scope_id=i) for s, i in zip(asked, scope_ids, strict=True)])
         offered = self._offer(tokens, asked, scope_ids)
         if offered is not None and (blocks := offered.released_blocks(released)):

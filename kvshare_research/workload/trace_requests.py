@@ -130,7 +130,8 @@ def content(row: TraceRow, index: int, space: int) -> Tokens:
 
 def _by_unit(row: TraceRow, space: int, tokens: Tokens) -> int:
     """The stretches of equal length, in one go; returns how many tokens they cover."""
-    blocks, names = tokens.reshape(len(row.ids), row.unit_tokens), row.ids.astype("<i8", copy=False).view("<u4").reshape(-1, 2)
+    blocks = tokens.reshape(len(row.ids), row.unit_tokens)
+    names = row.ids.astype("<i8", copy=False).view("<u4").reshape(-1, 2)
     blocks[:, 0::3], blocks[:, 1::3], blocks[:, 2::3] = names[:, :1], names[:, 1:], space
     return len(tokens)
 

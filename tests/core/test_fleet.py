@@ -327,8 +327,7 @@ def test_two_nodes_that_would_fetch_from_each_other_do_not_wait_for_each_other()
             quoted_ttft_us=0,
         )
         event = m.Dispatched(request=request, chain=chain, plan=plan, reader=Reader(1, 0, 0))
-        for effect in sim.workers[node].handle(event, 1):
-            sim._perform_worker(node, effect, 1)
+        sim._work(node, event, 1)
     sim.run()
 
     assert all(worker.queued_requests == 0 for worker in sim.workers)

@@ -242,7 +242,7 @@ def takes_by_force(self: Prefetching, event: m.PrefetchAsked, held: list[Block],
 
 
 def forgets_its_blocks(self: Prefetching, number: int, reason: str = "") -> list[m.WorkerEffect]:
-    flight = self._flights.pop(number, None)
+    flight = self.flights.pop(number, None)
     return [] if flight is None else self._fetching.cancel(flight[0])
 
 
