@@ -30,28 +30,6 @@ def blocks_for(token_count: int, block_tokens: int) -> int:
     return -(-token_count // block_tokens)
 
 
-def charged(event: m.Dispatched, block_tokens: int) -> list[tuple[int, int]]:
-    """(scope, end) of the blocks of prompt and output: their own, or the prompt's tightest for what is never shared."""
-    total = blocks_for(event.request.token_count + event.request.output_tokens_max, block_tokens)
-    runs = list(event.chain.scope_ends)
-    if not runs or runs[-1][1] < total:
-        tail = event.request.segments[-1].scope_id
-        if runs and runs[-1][0] == tail:
-            runs.pop()
-        runs.append((tail, total))
-    return runs
-
-
-def counts_of(runs: list[tuple[int, int]]) -> dict[int, int]:
-    """Blocks charged to each scope."""
-    counts: dict[int, int] = {}
-    start = 0
-    for scope_id, end in runs:
-        counts[scope_id] = counts.get(scope_id, 0) + end - start
-        start = end
-    return counts
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPolicy:
     """The frozen choices a worker runs with."""

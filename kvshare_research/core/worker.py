@@ -21,19 +21,9 @@ from .prefetching import Prefetching
 from .publishing import Publishing
 from .requota import Requota
 from .rights import Reader, may_read
-from .running import (
-    MISSING,
-    PRESENT,
-    Running,
-    WorkerPolicy,
-    awaits_another,
-    blocks_for,
-    charged,
-    counts_of,
-    to_compute,
-)
+from .running import MISSING, PRESENT, Running, WorkerPolicy, awaits_another, blocks_for, to_compute
 from .serving import Serving
-from .waiting import Asked, Waiting
+from .waiting import Asked, Waiting, asked_of
 
 
 class Worker:
@@ -100,14 +90,13 @@ class Worker:
 
     # ------------------------------------------------------------------ arrival and admission
     def _dispatched(self, event: m.Dispatched, now_us: int) -> list[m.WorkerEffect]:
-        charges = charged(event, self.policy.block_tokens)
-        counts = counts_of(charges)
-        refusal = self.ledger.fits_ever(counts)
+        asked = asked_of(event, self.policy.block_tokens, now_us)
+        refusal = self.ledger.fits_ever(asked.counts)
         if event.request.tenant_id in self.directory.removed:
             refusal = "the tenant has been removed"
         if refusal is not None:
             return [m.ReturnPlan(request_id=event.request.request_id, reason=refusal)]
-        self._waiting.add(Asked(event, charges, counts, now_us))
+        self._waiting.add(asked)
         self._want(event, 1, now_us)
         return []
 

@@ -177,14 +177,17 @@ class Chained:
         """BadLine if the ids contradict themselves or earlier lines; then nothing is remembered of them."""
         before = [-1, *ids]
         before.pop()
-        new = dict(zip(reversed(ids), reversed(before), strict=True))  # of an id that is there twice, its first place
-        for places in (self.parents, new):
-            found = list(map(places.get, ids, before))
-            if found != before:
-                at = next(i for i, known in enumerate(found) if known != before[i])
-                where = "at the start" if found[at] == -1 else f"after id {found[at]}"
-                raise BadLine(f"`{name}` has id {ids[at]} elsewhere than {where}, where it stood: ids are not chained")
-        self.parents.update(new)
+        found = list(map(self.parents.get, ids))
+        first = found.index(None) if None in found else len(ids)  # that is new
+        new = dict(zip(ids[first:], before[first:], strict=True))
+        if found[:first] == before[:first] and found.count(None) == len(new) == len(ids) - first:
+            self.parents.update(new)
+            return
+        places = dict(zip(reversed(ids), reversed(before), strict=True))  # the first of each
+        places |= {content: self.parents[content] for content in ids if content in self.parents}
+        content = next(content for content, place in zip(ids, before, strict=True) if places[content] != place)
+        where = "at the start" if places[content] == -1 else f"after id {places[content]}"
+        raise BadLine(f"`{name}` has id {content} elsewhere than {where}, where it stood: ids are not chained")
 
 
 def blocks_needed(ids: list[int], name: str, input_tokens: int, unit_tokens: int, *, whole_only: bool = False) -> None:
