@@ -15,7 +15,7 @@ from .nouns import AccountSpec
 from .ports import Retention
 from .valuing import Valuing
 from .victims import Block as Block
-from .victims import Rank, Victims, runs
+from .victims import Rank, Victims, by_account, runs
 
 
 class Ledger:
@@ -55,10 +55,12 @@ class Ledger:
 
     def account(self, scope_id: int) -> Account:
         """The account of a scope; one nobody configured has no reservation, no limit but the pool, and class 0."""
-        if scope_id not in self.accounts:
+        account = self.accounts.get(scope_id)
+        if account is None:
             capacity = self.node.capacity
             assert self.configure(AccountSpec(scope_id=scope_id, reserved_blocks=0, limit_blocks=capacity))
-        return self.accounts[scope_id]
+            account = self.accounts[scope_id]
+        return account
 
     def priority(self, scope_id: int) -> int:
         """The class of a scope's account."""
@@ -103,7 +105,10 @@ class Ledger:
     # ------------------------------------------------------------------ pins
     def pin(self, block: Block) -> bool:
         """One more pin; the first of a block is an admission and may be refused."""
-        return self.pin_first((block,)) == 1
+        if not block.pins and not self._pin_new(block.scope_id, 1):
+            return False
+        self._add_pin(block)
+        return True
 
     def pin_first(self, blocks: Sequence[Block]) -> int:
         """One more pin for the longest start of `blocks` (each once) for which it is granted; how many that are."""
@@ -114,9 +119,13 @@ class Ledger:
                 done = next((i for i, block in enumerate(run) if not self.pin(block)), len(run))
                 return at + done
             for block in run:
-                block.pins += 1
-                self._victims.pinned(block)
+                self._add_pin(block)
         return len(blocks)
+
+    def _add_pin(self, block: Block) -> None:
+        block.pins += 1
+        if block.entry is not None:
+            self._victims.pinned(block)
 
     def _pin_new(self, scope_id: int, count: int) -> bool:
         if count == 0:
@@ -125,26 +134,6 @@ class Ledger:
         if step.ok:
             self.node, self.accounts[scope_id] = step.node, step.account
         return step.ok
-
-    def unpin(self, block: Block) -> None:
-        """One pin fewer."""
-        self._unpin_all((block,))
-
-    def _unpin_all(self, blocks: Sequence[Block]) -> list[Block]:
-        """One pin fewer each; those that have none left."""
-        for block in blocks:
-            assert block.pins > 0, f"slot {block.slot} is not pinned"
-            block.pins -= 1
-        free = [block for block in blocks if block.pins == 0]
-        for _, run in runs(free):
-            scope_id = run[0].scope_id
-            step = rules.unpin(self.node, self.account(scope_id), len(run))
-            assert step.ok
-            self.node, self.accounts[scope_id] = step.node, step.account
-        for block in free:
-            if not block.own_children:
-                self._victims.settle(block, self._now_us)
-        return free
 
     @property
     def pinned_blocks(self) -> int:
@@ -308,13 +297,12 @@ class Ledger:
 
     def _vacate(self, blocks: Sequence[Block]) -> None:
         """The unpinned blocks are gone and their slots are free; the next owners have another generation."""
-        for _, run in runs(blocks):
-            scope_id = run[0].scope_id
-            step = rules.release(self.node, self.account(scope_id), len(run))
+        for scope_id, count in by_account(blocks):
+            step = rules.release(self.node, self.account(scope_id), count)
             assert step.ok
             self.node, self.accounts[scope_id] = step.node, step.account
-            for block in run:
-                self._unlink(block)
+        for block in blocks:
+            self._unlink(block)
 
     def _unlink(self, block: Block) -> None:
         self._blocks[block.slot] = None
@@ -354,7 +342,23 @@ class Ledger:
 
     def drop_all(self, blocks: Sequence[Block]) -> None:
         """One pin of each ends, as with `drop`."""
-        self._vacate([block for block in self._unpin_all(blocks) if block.block_hash is None])
+        free: list[Block] = []
+        for block in blocks:
+            assert block.pins > 0, f"slot {block.slot} is not pinned"
+            block.pins -= 1
+            if not block.pins:
+                free.append(block)
+        for scope_id, count in by_account(free):
+            step = rules.unpin(self.node, self.account(scope_id), count)
+            assert step.ok
+            self.node, self.accounts[scope_id] = step.node, step.account
+        unnamed: list[Block] = []
+        for block in free:
+            if block.block_hash is None:
+                unnamed.append(block)
+            elif not block.own_children:
+                self._victims.settle(block, self._now_us)
+        self._vacate(unnamed)
 
     def purge(self, scope_ids: frozenset[int], keep_blocks: int = 0) -> tuple[Block, ...]:
         """Unpinned named blocks of these scopes are gone, deepest first, until they hold no more than `keep_blocks`."""
@@ -388,10 +392,9 @@ class Ledger:
         assert set(used) <= set(self.accounts)
         assert self.node.used == len(held) <= self.node.capacity
         assert self.node.committed == sum(rules.floor_of(a) for a in self.accounts.values()) <= self.node.capacity
-        assert all(self._blocks[slot] is block for slot, block in held.items())
         assert sorted([*self._free, *held]) == list(range(len(self._blocks))), "a slot is lost or twice there"
         assert len(self._blocks) == len(self._generation) <= self.node.capacity
-        assert all(block.generation == self._generation[slot] for slot, block in held.items())
+        assert all((self._blocks[slot], self._generation[slot]) == (b, b.generation) for slot, b in held.items())
         named = {slot: b.block_hash for slot, b in held.items() if b.block_hash is not None}
         assert {b.slot: block_hash for block_hash, b in self._named.items()} == named
         self._victims.check()

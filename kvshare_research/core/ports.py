@@ -169,7 +169,7 @@ class Selector(Protocol):
         return state
 
 
-class BlockView(NamedTuple):
+class BlockView(Struct, frozen=True, gc=False):
     """What a retention policy may know of a resident block. Times in us of the node's clock."""
 
     slot: int

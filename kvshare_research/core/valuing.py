@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
+from msgspec.structs import replace
+
 from .account import Account
 from .ports import BlockView, Retention
 from .victims import Block
@@ -71,7 +73,8 @@ class Valuing:
         account = self._accounts[block.scope_id]
         times: Sequence[int] = self.future.get(block.block_hash, ()) if block.block_hash is not None else ()
         later = bisect_right(times, now_us)
-        return view._replace(
+        return replace(
+            view,
             account_used=account.used,
             account_reserved=account.reserved,
             balance_blocks=self._balance(block.scope_id, now_us),

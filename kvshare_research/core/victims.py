@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -104,7 +104,7 @@ class Victims:
 
         At most `wanted`, none that goes after `past`; none after one from which others hang, which may go first now.
         """
-        leaves, blocks = self._leaves[scope_id], self._blocks
+        leaves, blocks, score = self._leaves[scope_id], self._blocks, self._score
         heap = leaves.heap
         fresh: Entry | None = None  # of the parent of the last one: it mostly goes next and need not enter the heap
         gone: list[Block] = []
@@ -117,13 +117,13 @@ class Victims:
             if past is not None and (False, *entry) > past:
                 fresh = entry
                 break
-            block.entry = blocks[block.slot] = None
+            block.entry = blocks[entry[1]] = None
             gone.append(block)
-            leaves.count -= 1
             parent = self._unhang(block)
-            if parent is not None:
-                fresh = self._scored(parent, now_us)
-                leaves.count += 1
+            if parent is None:
+                leaves.count -= 1
+            else:
+                fresh = parent.entry = (score(parent, now_us), parent.slot)
             if block.first is not None:
                 self._abandon(block, now_us)
                 break
@@ -145,9 +145,8 @@ class Victims:
         heapq.heappush(leaves.heap, self._scored(block, now_us))
 
     def pinned(self, block: Block) -> None:
-        """The block has got a pin: it may not go."""
-        if block.entry is not None:
-            self._leave(block)
+        """The leaf has got a pin: it may not go."""
+        self._leave(block)
 
     def score_again(self, now_us: int) -> None:
         """Every leaf has the score of now; for policies whose scores change by themselves."""
@@ -281,6 +280,14 @@ def _hanging(first: Block | None) -> Iterator[Block]:
         following = first.after
         yield first
         first = following
+
+
+def by_account(blocks: Iterable[Block]) -> Iterable[tuple[int, int]]:
+    """(account, how many of the blocks are its)."""
+    counts: dict[int, int] = {}
+    for block in blocks:
+        counts[block.scope_id] = counts.get(block.scope_id, 0) + 1
+    return counts.items()
 
 
 def runs(blocks: Sequence[Block]) -> Iterator[tuple[int, Sequence[Block]]]:
