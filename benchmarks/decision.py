@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from omegaconf import OmegaConf
 
 from kvshare_research.build import build
 from kvshare_research.core.directory import Directory
@@ -32,7 +31,7 @@ from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace, chain
 
-from . import index_state
+from . import index_state, settings
 from .index import spent_s, summary
 from .index_contenders import DynamoSelection
 from .kvrouter import KvRouterPeer
@@ -177,8 +176,7 @@ def timed(call: Callable[[Any], Any], given: Any) -> float:
 
 
 def main() -> None:
-    given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
-    assert isinstance(given, Settings)
+    given = settings.given(Settings)
     result = measured(given)
     us, stages = result["us"], result["stages"]
     print(f"{'decision us, p50 (min..max of rounds) / p99':<44}" + "".join(f"{n:>34}" for n in given.lengths))

@@ -40,6 +40,8 @@ from kvshare_research.workload.base import PromptItem, WorkloadInput
 from kvshare_research.workload.generated import GeneratedWorkload
 from kvshare_research.workload.parties import load_parties
 
+from . import settings
+
 KEY = bytes(range(32))
 BLOCK_TOKENS = 16
 EVERYBODYS = Directory(tenants=(), groups=(), scopes=(EVERYBODY,))
@@ -174,8 +176,7 @@ def measured(given: Settings) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
-    assert isinstance(given, Settings)
+    given = settings.given(Settings)
     rows = measured(given)
     print(f"{'unit':<16}{'match rate':>12}{'saved':>9}{'entries':>10}{'MB':>8}{'hash us':>10}{'lookup us':>11}")
     for name, r in rows.items():

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
 
 from kvshare_research.core import messages as m
 from kvshare_research.core.directory import Directory
@@ -30,6 +29,7 @@ from kvshare_research.cost.links import LinkModel, LinkTable
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace, chain
 
+from . import settings
 from .decision import component
 
 TENANCIES = ("one_group", "layered")
@@ -143,8 +143,7 @@ def _row(values: Times) -> dict[str, float]:
 
 
 def main() -> None:
-    given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
-    assert isinstance(given, Settings)
+    given = settings.given(Settings)
     found = measured(given)
     print(f"{'us per decision [measured]':28}{'p50':>9}{'p99':>9}   p50 of {', '.join(STAGES)}")
     for name in TENANCIES:

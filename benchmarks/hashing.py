@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from kvshare_research.index import hashing, interop, table
 
+from . import settings
 from .siphash import checked, siphash128_chain
 from .stubs import vllm_chain
 
@@ -179,8 +179,7 @@ def plotted(rows: list[dict[str, Any]], file: Path) -> None:
 
 
 def main() -> None:
-    given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
-    assert isinstance(given, Settings)
+    given = settings.given(Settings)
     result = measured(given)
     base = result["rows"][0]["us"]
     print(

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
-from . import index_state
+from . import index_state, settings
 from .index_contenders import (
     Contender,
     DynamoSelection,
@@ -222,8 +221,7 @@ def drawn(result: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
-    assert isinstance(given, Settings)
+    given = settings.given(Settings)
     result = measured(given)
     printed(result)
     out = Path(given.out)

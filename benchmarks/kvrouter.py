@@ -103,5 +103,7 @@ async def serve(node_count: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
     os.environ["DYN_FILE_KV"] = sys.argv[1]
     asyncio.run(serve(int(sys.argv[2])))

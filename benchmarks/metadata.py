@@ -20,13 +20,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from omegaconf import OmegaConf
 
 from kvshare_research.core.journal import Journal
 from kvshare_research.core.messages import BlocksRemoved, BlocksStored, PoolMessage
 from kvshare_research.core.nouns import Chain
 from kvshare_research.core.replica import Replica
 from kvshare_research.index.flat import FlatIndex
+
+from . import settings
 
 BLOCK = 16
 
@@ -139,8 +140,7 @@ def served(given: Settings, lag_us: int, guesses: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
-    assert isinstance(given, Settings)
+    given = settings.given(Settings)
     rows: dict[str, Any] = {}
     print(f"{'lag':<22}{'reused':>9}{'of what stood somewhere':>26}{'messages/block':>16}{'bytes/block':>13}")
     for guesses in (False, True):

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from kvshare_research.config import plain
 from kvshare_research.core.nouns import MissReason, Request, Segment
@@ -36,6 +35,8 @@ from kvshare_research.launch import MpiDriver, World, inside_mpi, rank_command, 
 from kvshare_research.study.assembly import StudyAssembly, parties
 from kvshare_research.transport import wire
 from kvshare_research.transport.mpi import Channel, Endpoint, Received
+
+from . import settings
 
 BLOCK, PUBLIC = 16, 0
 MODES = ("late", "guessed", "registered first")
@@ -213,8 +214,7 @@ def composed() -> dict[str, Any]:
 
 
 def main() -> int:
-    given = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))
-    assert isinstance(given, Settings)
+    given = settings.given(Settings)
     if not inside_mpi():
         command, env = rank_command(MpiDriver(), given.ranks, "benchmarks.metadata_ranks", sys.argv[1:])
         return run_ranks(command, env)

@@ -10,7 +10,7 @@ in where the run was calibrated without decoding.
 from __future__ import annotations
 
 import statistics
-import sys
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,4 +71,7 @@ def main(folder: str, decode_step_ps: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = ArgumentParser(prog="python -m benchmarks.quotes", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", help="every `router.log` below it is read")
+    parser.add_argument("decode_step_ps", nargs="?", help="stands in where the run was calibrated without decoding")
+    main(**vars(parser.parse_args()))

@@ -2,13 +2,13 @@
 
 Speed depends on shapes, not on values: this measures a large model where no weights can be had. Answers mean nothing.
 
-    python benchmarks/random_llama.py <folder> <tokenizer.json> [1b|3b|8b]
+    python -m benchmarks.random_llama <folder> <tokenizer.json> [1b|3b|8b]
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 # hidden size, layers, heads, KV heads, MLP size: the published shapes of Llama 3.2 1B, 3.2 3B and 3.1 8B
@@ -47,4 +47,8 @@ def main(folder: str, tokenizer: str, shape: str = "1b") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = ArgumentParser(prog="python -m benchmarks.random_llama", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", help="where the model goes")
+    parser.add_argument("tokenizer", help="a tokenizer.json")
+    parser.add_argument("shape", nargs="?", default="1b", choices=SHAPES)
+    main(**vars(parser.parse_args()))

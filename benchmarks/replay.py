@@ -36,6 +36,8 @@ from kvshare_research.study.simulated import Fleet, build_fleet
 from kvshare_research.workload.base import WorkloadInput
 from kvshare_research.workload.trace import Reading
 
+from .settings import given
+
 CONF = Path(__file__).parents[1] / "conf"
 POOL_TOKENS = 2_097_152  # of each node, on both sides
 
@@ -180,4 +182,4 @@ def main(settings: Settings) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_cli()))))  # type: ignore[arg-type]
+    raise SystemExit(main(given(Settings)))
