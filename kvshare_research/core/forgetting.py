@@ -24,7 +24,8 @@ class Forgotten:
         """A node has said this of its pool."""
         hashes = self._hashes
         if isinstance(body, BlocksRemoved):
-            hashes.update(dict.fromkeys(body.hashes))
+            for block_hash in body.hashes:
+                hashes[block_hash] = None
             for _ in range(len(hashes) - FORGOTTEN_MAX):
                 hashes.popitem(last=False)
         elif isinstance(body, BlocksStored):

@@ -201,6 +201,17 @@ Column = NDArray[np.int64]
 ByNode = NDArray[np.int64]  # a value per node, whatever the rows
 
 
+class _At:
+    """A column of a `QuoteTable`, by where it stands."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __get__(self, table: QuoteTable, _: object) -> Column:
+        column: Column = table.cells[self.at]
+        return column
+
+
 class QuoteTable(Struct, frozen=True, kw_only=True, gc=False):
     """Predicted time to first token, by component: int64 columns, one row per way of serving the request.
 
@@ -209,25 +220,26 @@ class QuoteTable(Struct, frozen=True, kw_only=True, gc=False):
     resident | (recomputed front) | pulled | computed suffix. Columns below the line feed published baselines.
     """
 
-    action: Column
-    executor: Column
-    source: Column
-    resident_blocks: Column
-    pulled_blocks: Column
-    front_blocks: Column  # recomputed before the pulled part (SPLIT only)
-    route_us: Column  # round trip of ingress -> executor
-    queue_us: Column
-    fetch_us: Column
-    prefill_us: Column  # for SPLIT: front and suffix; the overlap is in `overlap_us`
-    overlap_us: Column  # time counted in both fetch_us and prefill_us
-    merge_us: Column
-    ttft_us: Column
+    cells: Column  # [column, row]
+    action = _At(0)
+    executor = _At(1)
+    source = _At(2)
+    resident_blocks = _At(3)
+    pulled_blocks = _At(4)
+    front_blocks = _At(5)  # recomputed before the pulled part (SPLIT only)
+    route_us = _At(6)  # round trip of ingress -> executor
+    queue_us = _At(7)
+    fetch_us = _At(8)
+    prefill_us = _At(9)  # for SPLIT: front and suffix; the overlap is in `overlap_us`
+    overlap_us = _At(10)  # time counted in both fetch_us and prefill_us
+    merge_us = _At(11)
+    ttft_us = _At(12)
     # -- for baselines
-    uncached_tokens: Column
-    queued_tokens: Column
-    queued_requests: Column
-    rtt_us: Column
-    transfer_bytes: Column
+    uncached_tokens = _At(13)
+    queued_tokens = _At(14)
+    queued_requests = _At(15)
+    rtt_us = _At(16)
+    transfer_bytes = _At(17)
     pieces: Sequence[tuple[Piece, ...]]
     token_count: int
     block_tokens: int
@@ -241,7 +253,11 @@ class QuoteTable(Struct, frozen=True, kw_only=True, gc=False):
     held_up_requests: ByNode = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))  # by node; empty: nobody is
 
     def __len__(self) -> int:
-        return len(self.action)
+        return int(self.cells.shape[1])
+
+
+COLUMNS = tuple(name for name, value in vars(QuoteTable).items() if isinstance(value, _At))
+COMPONENTS = slice(6, 12)  # of a TTFT, among the columns
 
 
 class Plan(Struct, frozen=True, kw_only=True, gc=False):

@@ -8,12 +8,14 @@ from msgspec import Struct
 
 from . import messages as m
 from .loads import Service
-from .nouns import NO_NODE, Action, Chain, Match, MissReason, Plan, QuoteTable, Verdict
+from .nouns import COLUMNS, COMPONENTS, NO_NODE, Action, Chain, Match, MissReason, Plan, QuoteTable, Verdict
 from .ports import UnderWay
 from .runs import longest_blocks
 from .shaping import AT_ONCE, Due
 
-COMPONENTS = ("route_us", "queue_us", "fetch_us", "prefill_us", "overlap_us", "merge_us")
+ACTIONS = tuple(Action)
+NAMES = COLUMNS[COMPONENTS]
+TTFT_AT = COLUMNS.index("ttft_us")
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
@@ -48,18 +50,18 @@ class Pending:
 def plan_of(table: QuoteTable, row: int, request_id: int) -> Plan:
     """The plan that a row of the table stands for; raises AssertionError on a row that is no way of serving."""
     assert 0 <= row < len(table), f"selector chose row {row} of {len(table)}"
-    executor = int(table.executor[row])
+    values: list[int] = table.cells[:, row].tolist()
+    action, executor, _, resident, _, front = values[:6]
     assert executor != NO_NODE, "selector chose a row without an executor"
-    quoted = tuple((name, int(getattr(table, name)[row])) for name in COMPONENTS)
     return Plan(
         request_id=request_id,
-        action=Action(int(table.action[row])),
+        action=ACTIONS[action],
         executor=executor,
-        resident_blocks=int(table.resident_blocks[row]),
-        front_blocks=int(table.front_blocks[row]),
+        resident_blocks=resident,
+        front_blocks=front,
         pieces=table.pieces[row],
-        quoted_ttft_us=int(table.ttft_us[row]),
-        quoted_us=quoted,
+        quoted_ttft_us=values[TTFT_AT],
+        quoted_us=tuple(zip(NAMES, values[COMPONENTS], strict=True)),
     )
 
 

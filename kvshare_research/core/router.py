@@ -271,14 +271,12 @@ class Router:
         outcome = replace(
             theirs,
             arrival_us=request.arrival_us,
-            ttft_us=ttft_us,
-            end_to_end_us=now_us - pending.received_us,
             route_us=max(0, ttft_us - theirs.ttft_us),
             quoted_ttft_us=plan.quoted_ttft_us,
             quoted_us=plan.quoted_us,
             missed=self._missed(pending, theirs) if theirs.status == Status.DONE else (),
+            **told(theirs, ttft_us, now_us - pending.received_us, pending.decision.due, chain.block_tokens),
         )
-        outcome = told(outcome, pending.decision.due, chain.block_tokens)
         return (m.Record(outcome=outcome, release_us=now_us + outcome.held_us if outcome.held_us else 0),)
 
     def _missed(self, pending: Pending, theirs: Outcome) -> tuple[tuple[int, int], ...]:

@@ -85,17 +85,16 @@ def shown(verdict: Verdict, block_count: int) -> Verdict:
     return replace(verdict, runs=tuple(cut(run, block_count) for run in verdict.runs if block_count > 0), denied=())
 
 
-def told(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
-    """The outcome, told no sooner than it is due: every token of the answer as much later as the first. And what its
-    tenant may be told of reuse and node."""
-    held = max(0, due.after_us - outcome.ttft_us)
-    reused = outcome.resident_tokens + outcome.routed_tokens + outcome.pulled_tokens
-    return replace(
-        outcome,
-        ttft_us=outcome.ttft_us + held,
-        end_to_end_us=outcome.end_to_end_us + held,
-        held_us=held,
-        shape_us=due.after_us,
-        shown_tokens=reused if due.shown_blocks is None else min(reused, due.shown_blocks * block_tokens),
-        shown_executor=outcome.executor if due.shown_blocks is None else NO_NODE,
-    )
+def told(theirs: Outcome, ttft_us: int, end_to_end_us: int, due: Due, block_tokens: int) -> dict[str, int]:
+    """What a tenant is told of an answer, by the names of an `Outcome`: no sooner than it is due, every token as much
+    later as the first; and what it may be told of reuse and node."""
+    held = max(0, due.after_us - ttft_us)
+    reused = theirs.resident_tokens + theirs.routed_tokens + theirs.pulled_tokens
+    return {
+        "ttft_us": ttft_us + held,
+        "end_to_end_us": end_to_end_us + held,
+        "held_us": held,
+        "shape_us": due.after_us,
+        "shown_tokens": reused if due.shown_blocks is None else min(reused, due.shown_blocks * block_tokens),
+        "shown_executor": theirs.executor if due.shown_blocks is None else NO_NODE,
+    }

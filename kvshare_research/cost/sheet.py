@@ -22,27 +22,6 @@ from kvshare_research.core.loads import ALIVE, LOAD_ROWS, QUEUED_REQUESTS, QUEUE
 
 Ints = NDArray[np.int64]
 
-COLUMNS = [
-    "action",
-    "executor",
-    "source",
-    "resident_blocks",
-    "pulled_blocks",
-    "front_blocks",
-    "route_us",
-    "queue_us",
-    "fetch_us",
-    "prefill_us",
-    "overlap_us",
-    "merge_us",
-    "ttft_us",
-    "uncached_tokens",
-    "queued_tokens",
-    "queued_requests",
-    "rtt_us",
-    "transfer_bytes",
-]
-
 # Rows of `nodes`: arrays and not records, since few arguments compile and call quickest. First those of a `LoadTable`.
 NODE_ROWS = LOAD_ROWS + 4
 DEPTH, READ_PS_PER_BYTE, ROUTE_US, RTT_US = range(LOAD_ROWS, NODE_ROWS)
@@ -100,7 +79,7 @@ class Sheet(NamedTuple):
     Few arrays: each costs whenever a sheet is handed on.
     """
 
-    out: Ints  # [column, row]
+    out: Ints  # [column, row], as in `QuoteTable`
     pieces: Ints  # [row, piece, (source, start, end)], of MULTI_PULL rows; an empty piece is none
     nodes: Ints  # [NODE_ROWS, node]; the depth of a node that may not serve as a source is 0
     holders: Ints  # the nodes whose depth is not 0, in the order of `line_up`

@@ -19,13 +19,13 @@ from kvshare_research.core.loads import (
     LoadTable,
     load_table,
 )
-from kvshare_research.core.nouns import NO_NODE, PERMILLE, Action, Chain, Piece, QuoteTable, Request
+from kvshare_research.core.nouns import COLUMNS, NO_NODE, PERMILLE, Action, Chain, Piece, QuoteTable, Request
 from kvshare_research.core.ports import Cost, QuoteInput
 from kvshare_research.core.runs import cells_of
 
 from .kernel import ROWS_PER_EXECUTOR, compiled, room_for
 from .links import matrix_of
-from .sheet import COLUMNS, LINK_FIELDS, NODE_ROWS, Given, Ints, Job, LinkState
+from .sheet import LINK_FIELDS, NODE_ROWS, Given, Ints, Job, LinkState
 
 START_TOKENS = 256  # of a prompt, by which policies without an index tell prompts apart
 
@@ -121,9 +121,8 @@ class TtftCost(Cost):
         multi = np.empty((row_room, self.sources_max * self.sources_max, 3), np.int64)
         asked = Given(self.coefficients, job, runs, self.tier_ps_per_byte, nodes, links)
         row_count, longest = compiled()(asked, out, multi, room)
-        columns = dict(zip(COLUMNS, out[:, :row_count], strict=True))
         return QuoteTable(
-            **columns,
+            cells=out[:, :row_count],
             pieces=Pieces(out=out, multi=multi, row_count=row_count),
             token_count=token_count,
             block_tokens=block_tokens,

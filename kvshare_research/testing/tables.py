@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
 import numpy as np
 from msgspec.structs import replace
 
 from kvshare_research.core.nouns import (
+    COLUMNS,
     HASH_BYTES,
     NO_NODE,
     Action,
@@ -126,26 +126,8 @@ def random_input(seed: int, node_count_max: int = 6) -> QuoteInput:
     return replace(given, verdict=replace(given.verdict, runs=runs), links=links)
 
 
-_NONE = np.zeros(0, np.int64)
 _EMPTY = QuoteTable(
-    action=_NONE,
-    executor=_NONE,
-    source=_NONE,
-    resident_blocks=_NONE,
-    pulled_blocks=_NONE,
-    front_blocks=_NONE,
-    route_us=_NONE,
-    queue_us=_NONE,
-    fetch_us=_NONE,
-    prefill_us=_NONE,
-    overlap_us=_NONE,
-    merge_us=_NONE,
-    ttft_us=_NONE,
-    uncached_tokens=_NONE,
-    queued_tokens=_NONE,
-    queued_requests=_NONE,
-    rtt_us=_NONE,
-    transfer_bytes=_NONE,
+    cells=np.zeros((len(COLUMNS), 0), np.int64),
     pieces=(),
     token_count=0,
     block_tokens=1,
@@ -153,12 +135,11 @@ _EMPTY = QuoteTable(
     best_blocks=0,
     draw=1,
 )
-COLUMN_NAMES = tuple(name for name, kind in QuoteTable.__annotations__.items() if kind == "Column")
 
 
 def table_of(rows: Sequence[Mapping[str, int]], *, token_count: int = 1024, block_tokens: int = 16) -> QuoteTable:
     """A table from hand-written rows: absent columns are 0 (`source` NO_NODE), `ttft_us` the sum of the components."""
-    columns = {name: np.zeros(len(rows), np.int64) for name in COLUMN_NAMES}
+    columns = {name: np.zeros(len(rows), np.int64) for name in COLUMNS}
     columns["source"] += NO_NODE
     pieces: list[tuple[Piece, ...]] = []
     for i, row in enumerate(rows):
@@ -172,7 +153,7 @@ def table_of(rows: Sequence[Mapping[str, int]], *, token_count: int = 1024, bloc
         pieces.append((Piece(source=row.get("source", 0), start=start, end=start + pulled),) if pulled else ())
     return replace(
         _EMPTY,
-        **cast(dict[str, Any], columns),
+        cells=np.stack(list(columns.values())),
         pieces=tuple(pieces),
         token_count=token_count,
         block_tokens=block_tokens,
@@ -183,5 +164,4 @@ def table_of(rows: Sequence[Mapping[str, int]], *, token_count: int = 1024, bloc
 
 def reordered(table: QuoteTable, order: Sequence[int]) -> QuoteTable:
     """The same rows in another order; row i is the old row `order[i]`."""
-    columns = {name: getattr(table, name)[list(order)] for name in COLUMN_NAMES}
-    return replace(table, **columns, pieces=tuple(table.pieces[i] for i in order))
+    return replace(table, cells=table.cells[:, list(order)], pieces=tuple(table.pieces[i] for i in order))

@@ -21,13 +21,13 @@ from omegaconf import OmegaConf
 from kvshare_research.core import costing, splitting
 from kvshare_research.core.costing import fetch_ps, prefill_ps, setup_ps, up_to_us
 from kvshare_research.core.errors import ConfigError
-from kvshare_research.core.nouns import NO_NODE, Action, LinkRow, QuoteTable, Run
+from kvshare_research.core.nouns import COLUMNS, NO_NODE, Action, LinkRow, QuoteTable, Run
 from kvshare_research.core.ports import QuoteInput
 from kvshare_research.cost import floors, kernel, sheet, ttft
 from kvshare_research.cost.links import matrix_of
 from kvshare_research.cost.ttft import TtftCost
 from kvshare_research.selector.cheapest import Cheapest
-from kvshare_research.testing.tables import COLUMN_NAMES, quote_input, random_input
+from kvshare_research.testing.tables import quote_input, random_input
 
 CONF = Path(__file__).parents[2] / "conf" / "cost"
 # 1 ms a token, nothing else: times can be read off.
@@ -178,7 +178,7 @@ def check(cost: TtftCost, given: QuoteInput, table: QuoteTable) -> None:
     assert np.array_equal(table.ttft_us, total)
     reused = (table.resident_blocks + table.pulled_blocks) * table.block_tokens
     assert np.array_equal(table.uncached_tokens, table.token_count - reused)
-    for name in COLUMN_NAMES:
+    for name in COLUMNS:
         assert getattr(table, name).dtype == np.int64
         assert name == "source" or getattr(table, name).min(initial=0) >= 0
     for i in range(len(table)):
@@ -242,7 +242,7 @@ def test_the_compiled_loop_equals_the_plain_one(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ttft, "compiled", lambda: kernel.fill_rows)
         plain = RICH.quote(given_input)
-    for name in COLUMN_NAMES:
+    for name in COLUMNS:
         assert np.array_equal(getattr(fast, name), getattr(plain, name)), name
     assert tuple(fast.pieces) == tuple(plain.pieces)
 
@@ -276,7 +276,7 @@ def test_a_holder_that_is_left_out_could_be_neither_the_quickest_nor_the_deepest
         deepest = min(rows, key=lambda r: (-int(all_of_them.pulled_blocks[r]), *key[r]), default=None)
         expected += sorted({best, deepest} - {None}, key=lambda r: key[r][1])
     kept = np.flatnonzero(all_of_them.action != Action.PULL)
-    for name in COLUMN_NAMES:
+    for name in COLUMNS:
         ours, theirs = getattr(few, name), getattr(all_of_them, name)
         assert np.array_equal(ours[few.action == Action.PULL], theirs[np.array(expected, int)]), name
         assert np.array_equal(ours[few.action != Action.PULL], theirs[kept]), name
@@ -305,7 +305,7 @@ def test_an_executor_that_is_passed_over_had_no_row_of_least_price(seed: int, we
     assert len(alone) == min(1, len(table))
     if len(table):
         best = Cheapest(weigh_delay_permille=weigh).select(table)
-        assert [values(table, best, name) for name in COLUMN_NAMES] == [values(alone, 0, name) for name in COLUMN_NAMES]
+        assert [values(table, best, name) for name in COLUMNS] == [values(alone, 0, name) for name in COLUMNS]
         assert table.pieces[best] == alone.pieces[0]
         assert table.best_blocks == alone.best_blocks
 
@@ -349,7 +349,7 @@ def test_more_allowed_ways_never_quote_a_longer_best(seed: int) -> None:
 def test_links_as_rows_and_as_matrices_quote_the_same(seed: int) -> None:
     given_input = random_input(seed)
     a, b = RICH.quote(given_input), RICH.quote(structs.replace(given_input, links=matrix_of(given_input.links)))
-    assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in COLUMN_NAMES)
+    assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in COLUMNS)
 
 
 @given(SEEDS)

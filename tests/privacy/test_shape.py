@@ -164,24 +164,24 @@ def _of_tenants(chain: Any, directory: Any) -> int | None:
     return next((0 for scope_id, _ in chain.scope_ends if directory.scopes[scope_id].level > 2), None)
 
 
-def _never_held(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
-    return told(outcome, due._replace(after_us=0), block_tokens)
+def _never_held(theirs: Outcome, ttft_us: int, end_us: int, due: Due, size: int) -> dict[str, int]:
+    return told(theirs, ttft_us, end_us, due._replace(after_us=0), size)
 
 
-def _held_from_its_answer(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
-    return told(outcome, due._replace(after_us=due.after_us + outcome.ttft_us), block_tokens)
+def _held_from_its_answer(theirs: Outcome, ttft_us: int, end_us: int, due: Due, size: int) -> dict[str, int]:
+    return told(theirs, ttft_us, end_us, due._replace(after_us=due.after_us + ttft_us), size)
 
 
-def _bills_reuse(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
-    return told(outcome, due._replace(shown_blocks=outcome.prompt_tokens), block_tokens)
+def _bills_reuse(theirs: Outcome, ttft_us: int, end_us: int, due: Due, size: int) -> dict[str, int]:
+    return told(theirs, ttft_us, end_us, due._replace(shown_blocks=theirs.prompt_tokens), size)
 
 
-def _names_the_node(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
-    return structs.replace(told(outcome, due, block_tokens), shown_executor=outcome.executor)
+def _names_the_node(theirs: Outcome, ttft_us: int, end_us: int, due: Due, size: int) -> dict[str, int]:
+    return told(theirs, ttft_us, end_us, due, size) | {"shown_executor": theirs.executor}
 
 
-def _last_token_early(outcome: Outcome, due: Due, block_tokens: int) -> Outcome:
-    return structs.replace(told(outcome, due, block_tokens), end_to_end_us=outcome.end_to_end_us)
+def _last_token_early(theirs: Outcome, ttft_us: int, end_us: int, due: Due, size: int) -> dict[str, int]:
+    return told(theirs, ttft_us, end_us, due, size) | {"end_to_end_us": end_us}
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def test_what_is_told(ttft_us: int, more_us: int, after_us: int, reused: int, bl
         end_to_end_us=ttft_us + more_us, prompt_tokens=16 * reused + 1, computed_tokens=1, resident_tokens=16 * reused,
         same_tenant_tokens=16 * reused,
     )  # fmt: skip
-    one = told(outcome, Due(after_us, blocks), 16)
+    one = structs.replace(outcome, **told(outcome, ttft_us, ttft_us + more_us, Due(after_us, blocks), 16))
     assert one.ttft_us == max(ttft_us, after_us) == ttft_us + one.held_us
     assert one.end_to_end_us - one.ttft_us == more_us
     assert one.shown_tokens == 16 * min(reused, reused if blocks is None else blocks)
     assert (one.shown_executor == 3) == (blocks is None)
-    assert told(outcome, AT_ONCE, 16).ttft_us == ttft_us
+    assert told(outcome, ttft_us, ttft_us, AT_ONCE, 16)["ttft_us"] == ttft_us
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 30)), max_size=6), st.integers(0, 30))

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from omegaconf import OmegaConf
 
-from kvshare_research.core.nouns import NO_NODE, Action, QuoteTable
+from kvshare_research.core.nouns import COLUMNS, NO_NODE, Action, QuoteTable
 from kvshare_research.core.ports import Selector
 from kvshare_research.cost.ttft import TtftCost
-from kvshare_research.testing.tables import COLUMN_NAMES, quote_input, random_input, reordered
+from kvshare_research.testing.tables import quote_input, random_input, reordered
 
 CONF = Path(__file__).parents[2] / "conf"
 NAMES = [path.stem for path in sorted((CONF / "selector").glob("*.yaml"))]
@@ -31,7 +31,7 @@ def load(name: str) -> Selector:
 
 
 def line(table: QuoteTable, row: int) -> tuple[int, ...]:
-    return tuple(int(getattr(table, name)[row]) for name in COLUMN_NAMES)
+    return tuple(int(getattr(table, name)[row]) for name in COLUMNS)
 
 
 def drawn(seed: int) -> QuoteTable:
@@ -92,8 +92,7 @@ def test_the_order_of_rows_does_not_matter(name: str, seed: int) -> None:
 def test_it_leaves_the_table_alone(name: str, seed: int) -> None:
     table = drawn(seed)
     before = [line(table, i) for i in range(len(table))]
-    for column in COLUMN_NAMES:
-        getattr(table, column).setflags(write=False)
+    table.cells.setflags(write=False)
     load(name).select(table)
     assert before == [line(table, i) for i in range(len(table))]
 
