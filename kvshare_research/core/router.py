@@ -58,8 +58,6 @@ class Router:
         self._loads = Loads(node_count)
         self._standing = Standing(node_count)
         self._pending: dict[int, Pending] = {}
-        every_row = policy.shape.kind == ShapeKind.CONSTANT  # its answers are due by the quotes of all nodes
-        self._least_at_permille = None if every_row else policy.selector.least_at_permille
         self._forgotten = Forgotten()
         self._acknowledged = [directory.revision] * node_count
         self.promotion = Promotion()
@@ -98,6 +96,12 @@ class Router:
     def revocation_complete(self) -> bool:
         """Whether every live node has acknowledged the current directory."""
         return all(self._acknowledged[node] >= self.directory.revision for node in self._loads.live())
+
+    @property
+    def _least_at_permille(self) -> int | None:
+        """The weight at which only the best row is looked at; None: an answer of constant shape is due by all rows."""
+        constant = self.policy.shape.kind == ShapeKind.CONSTANT
+        return None if constant else self.choosing.policy.least_at_permille
 
     # ------------------------------------------------------------------ the sentence
     def _plan(self, arrived: m.Arrived, now_us: int, excluded: int | None = None) -> tuple[Decision, Service]:
