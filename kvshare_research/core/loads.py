@@ -228,7 +228,8 @@ class Loads:
 
     def _changed(self, node: int) -> None:
         queue = self._queues[node]
-        self._work[:, node] = queue.total_us, queue.current_us, queue.since_us
+        work = self._work
+        work[0, node], work[1, node], work[2, node] = queue.total_us, queue.current_us, queue.since_us
 
     def reported(self, node: int, used_blocks: int, capacity_blocks: int) -> None:
         """The node's own word on its pool."""

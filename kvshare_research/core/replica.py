@@ -220,8 +220,9 @@ class Replica:
         view.seq = message.seq
         if isinstance(body, BlocksStored):
             hashes = self._well_formed(body)
-            self.store.store(node, body.tier, body.parent, hashes)
-            self.counters["guess_confirmed"] += self._drop_guesses(node, view, body.tier, hashes)
+            if not self._confirmed(view, body.tier, hashes):
+                self.store.store(node, body.tier, body.parent, hashes)
+                self.counters["guess_confirmed"] += self._drop_guesses(node, view, body.tier, hashes)
         elif isinstance(body, BlocksRemoved):
             self._drop_guesses(node, view, body.tier, body.hashes)  # a removal takes the node's own copy, never a guess
             self.counters["unknown_removed"] += self.store.remove(node, body.tier, body.hashes)
@@ -247,6 +248,16 @@ class Replica:
         for tier, block, parent, copies in rows:
             for _ in range(copies):
                 self.store.store(node, tier, parent, (block,))
+
+    def _confirmed(self, view: View, tier: int, hashes: tuple[bytes, ...]) -> bool:
+        """Whether all of `hashes` were guessed: then the copies in the store are the node's own from now on."""
+        known, told = view.guesses.get(tier), frozenset(hashes)
+        if not known or len(told) < len(hashes) or not told <= known.keys():
+            return False
+        for block in hashes:
+            del known[block]
+        self.counters["guess_confirmed"] += len(hashes)
+        return True
 
     def _drop_guesses(self, node: int, view: View, tier: int, hashes: Iterable[bytes]) -> int:
         """Those of `hashes` that were guessed are guesses no more; returns how many."""

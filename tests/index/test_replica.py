@@ -301,6 +301,16 @@ def test_a_guess_serves_a_burst_and_expires_unless_confirmed() -> None:
     assert (r.counters["guess_confirmed"], r.counters["guess_expired"]) == (1, 1)
 
 
+def test_of_what_is_announced_the_part_that_was_guessed_is_one_copy() -> None:
+    r, journal = replica(), Journal(0, 1)
+    r.guess(0, 0, None, (A,), until_us=10)
+    r.receive(journal.write(BlocksStored(tier=0, parent=None, hashes=(A, B))), 1)
+    assert r.rows(0) == ((0, A, None, 1), (0, B, A, 1)) == r.store.rows(0)
+    r.expire(10)
+    assert r.store.rows(0) == ((0, A, None, 1), (0, B, A, 1))
+    assert (r.counters["guess_confirmed"], r.counters["guess_expired"]) == (1, 0)
+
+
 def test_a_guess_made_anew_lasts_as_long_as_the_later_one_and_is_one_copy() -> None:
     r = replica()
     r.guess(0, 0, None, (A, B), until_us=10)
