@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from experiments.fleet import Prompt, arrivals_of, play, setting
 from kvshare_research.core.errors import ConfigError
