@@ -8,8 +8,6 @@ equals that many single steps (theorem COUNT in proofs/).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from msgspec import Struct
 
 
@@ -31,7 +29,7 @@ class Node(Struct, frozen=True, gc=False):
     committed: int
 
 
-class Step(NamedTuple):
+class Step(Struct, frozen=True, gc=False):
     """Rows to store. `ok` False means nothing may change."""
 
     ok: bool
@@ -92,7 +90,7 @@ def admit_evicting(node: Node, account: Account, victim: Account, count: int) ->
     shrunk = replace(victim, used=victim.used - count)
     step = admit(_rebook(node, victim, shrunk), account, count)
     if step.ok:
-        return step._replace(victim=shrunk)
+        return Step(True, step.node, step.account, shrunk)
     return Step(False, node, account, victim)
 
 

@@ -173,7 +173,7 @@ class Ledger:
         evicted: list[Block] = []
         self._now_us = now_us
         free = self._admit_free(scope_id, count)
-        taken = self._occupy(scope_id, free, now_us)
+        taken = self._occupy(scope_id, free, now_us) if free else []
         if evict and len(taken) < count and self.retention.ages:
             self._victims.score_again(now_us)
         while evict and len(taken) < count:
@@ -224,8 +224,8 @@ class Ledger:
         for at, (priority, rank, other) in enumerate(order):
             first = self.block(rank[2])
             if other == scope_id:
-                rivals = order[at + 1 : at + 2]
-                past = next((rank for level, rank, _ in rivals if level == priority), None)
+                rival = order[at + 1] if at + 1 < len(order) else None
+                past = rival[1] if rival is not None and rival[0] == priority else None
                 gone = self._evict_own(first, count - taken, past, evicted)
                 if gone:
                     return gone
@@ -248,17 +248,15 @@ class Ledger:
         The first goes anyhow, leaves that follow it as long as no block of another account, the least of which is
         `past`, would go before them.
         """
-        scope_id = first.scope_id
-        step = rules.replace_own(self.node, self.account(scope_id), 1)
+        account = self.account(first.scope_id)
+        wanted = min(wanted, account.used - account.pinned)
+        step = rules.replace_own(self.node, account, wanted)  # no row changes, so that a yes covers any fewer
         if not step.ok:
             return 0
         if first.own_children:
             self._forget(first, evicted)
             return 1
-        gone = self._victims.take(scope_id, wanted, past, self._now_us)
-        step = rules.replace_own(self.node, self.account(scope_id), len(gone))
-        assert step.ok
-        self.node, self.accounts[scope_id] = step.node, step.account
+        gone = self._victims.take(first.scope_id, wanted, past, self._now_us)
         for block in gone:
             heapq.heappush(self._free, block.slot)
         self.evicted_blocks += len(gone)
@@ -283,11 +281,12 @@ class Ledger:
     # ------------------------------------------------------------------ slots
     def _occupy(self, scope_id: int, count: int, now_us: int) -> list[Block]:
         free, generation, blocks = self._free, self._generation, self._blocks
-        again = min(count, len(free))  # before any that was never used
-        slots = [heapq.heappop(free) for _ in range(again)]
-        slots.extend(range(len(blocks), len(blocks) + count - again))
-        blocks.extend([None] * (count - again))
-        generation.extend([0] * (count - again))
+        fresh = max(0, count - len(free))  # slots that were never used, if no others are left
+        slots = [heapq.heappop(free) for _ in range(count - fresh)]
+        if fresh:
+            slots.extend(range(len(blocks), len(blocks) + fresh))
+            blocks.extend([None] * fresh)
+            generation.extend([0] * fresh)
         taken = []
         for slot in slots:
             generation[slot] += 1

@@ -54,8 +54,7 @@ class Serving:
 
     def sent(self, event: m.FetchSent) -> None:
         """The last byte has left, or the send was given up: the pins of this fetch end."""
-        for block in self._open.pop((event.asker, event.fetch_id), ()):
-            self._ledger.drop(block)
+        self._ledger.drop_all(self._open.pop((event.asker, event.fetch_id), ()))
 
     def _collided(self, event: m.FetchAsked, position: int, directory: Directory, now_us: int) -> m.RefuseFetch | None:
         """The refusal that names a collision, if that is why the block at `position` was not found."""

@@ -71,13 +71,13 @@ class Victims:
         it ends before the first whose hash another block has."""
         named, orphans = self.named, self._orphans
         above = None if parent is None else named.get(parent)
-        for i, block in enumerate(blocks):
-            block_hash = hashes[i]
+        at = depth
+        for block, block_hash, mark in zip(blocks, hashes, marks, strict=True):
             if block_hash in named:
-                return i
-            block.block_hash, block.mark, block.parent, block.depth = block_hash, marks[i], parent, depth + i
-            block.stored_us = block.used_us = now_us
+                break
             named[block_hash] = block
+            block.block_hash, block.mark, block.parent, block.depth = block_hash, mark, parent, at
+            block.stored_us = block.used_us = now_us
             if above is not None:
                 self._hang(block, above)
             elif parent is not None:
@@ -87,7 +87,8 @@ class Victims:
             if not block.pins:
                 self.settle(block, now_us)
             parent, above = block_hash, block
-        return len(blocks)
+            at += 1
+        return at - depth
 
     def forget(self, block: Block, now_us: int) -> None:
         """The named block has left."""
