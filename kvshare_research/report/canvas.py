@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvshare_research.metrics.records import BASELINE, CaseKey, Label
+from kvshare_research.metrics.statistics import Estimate
 from kvshare_research.metrics.summary import Row
 
 from .text import RECORDED, overlap_name
@@ -44,6 +45,7 @@ STYLE: dict[Any, Any] = {
     "figure.dpi": 200,
 }
 WIDTH_IN = 7.0  # a double column
+ROOM = 1.07  # of an axis, over its largest value: half a marker and more
 PANELS_AT_MOST = 12  # in one figure; more settings make more figures
 
 Panel = tuple[CaseKey, list[Row]]
@@ -84,9 +86,25 @@ def title_of(key: CaseKey, panels: Sequence[Panel]) -> str:
     more = [key.tenancy] if len({k.tenancy for k, _ in panels}) > 1 else []
     more += [key.workload] if len({k.workload for k, _ in panels}) > 1 else []
     for name, value in key.extra:
-        if len({dict(k.extra).get(name) for k, _ in panels}) > 1:
+        if _tells_apart(name, panels):
             more.append(f"{name} {grouped(float(value))}" if is_number(value) else value)
     return "\n".join([*lines, ", ".join(more)] if more else lines)
+
+
+def _tells_apart(name: str, panels: Sequence[Panel]) -> bool:
+    """Whether two panels would have one setting without this label."""
+    keys = {k for k, _ in panels}
+    return len({k._replace(extra=tuple(pair for pair in k.extra if pair[0] != name)) for k in keys}) < len(keys)
+
+
+def from_zero(axis: Any, most: float) -> None:
+    """An axis from 0 to a little above the largest value, so that no marker is cut. `axis` is an `xaxis` or `yaxis`."""
+    axis.axes.set(**{f"{axis.axis_name}lim": (0.0, ROOM * most if most > 0 else 1.0)})
+
+
+def top_us(estimate: Estimate) -> float:
+    """The highest point that is drawn of an estimate."""
+    return estimate.high if estimate.has_interval else estimate.value
 
 
 def is_number(text: str) -> bool:
@@ -161,7 +179,8 @@ def grid(
 def shared_legend(figure: Figure) -> None:
     """One legend above all panels, each text once."""
     handles = {text: h for axis in figure.axes for h, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-    across = min(len(handles), 6 if sum(map(len, handles)) < 80 else 4)
+    at_most = 6 if sum(map(len, handles)) < 80 else 4
+    across = math.ceil(len(handles) / math.ceil(len(handles) / at_most))  # lines of about equal length
     figure.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=across, frameon=False)
 
 

@@ -10,12 +10,27 @@ import numpy as np
 from kvshare_research.metrics.summary import Row
 from kvshare_research.metrics.verdict import CLAIMS
 
-from .canvas import PART_COLOURS, STYLE, WIDTH_IN, grid, look, looks_of, name_of, panels_of, shared_legend
+from .canvas import (
+    PART_COLOURS,
+    STYLE,
+    WIDTH_IN,
+    from_zero,
+    grid,
+    look,
+    looks_of,
+    name_of,
+    panels_of,
+    shared_legend,
+    top_us,
+)
 from .plots_fleet import against_numbers, load_over_time, ttft_against_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+SAVED_FLOOR = -50.0  # %: a point far below would press all others together
 
 
 def ttft_by_policy(rows: Sequence[Row]) -> list[Figure]:
@@ -39,7 +54,7 @@ def ttft_by_policy(rows: Sequence[Row]) -> list[Figure]:
             )
         axis.set_yticks(range(len(members)), [f"{name_of(r)}  n={r.ttft.samples}" for r in members])
         axis.set_ylim(len(members) - 0.5, -0.5)
-        axis.set_xlim(left=0)
+        from_zero(axis.xaxis, max(top_us(r.ttft.p50) for r in members) / 1000)
 
     return list(grid(panels_of(rows), draw, (0.7, 0.17), 2, "TTFT p50, ms (95 % interval)"))
 
@@ -59,7 +74,8 @@ def ttft_cdf(rows: Sequence[Row]) -> list[Figure]:
                 lw=1.4,
             )
         axis.set_ylabel("share of requests")
-        axis.set_xlim(left=0)
+        axis.set_ylim(0, 1.03)
+        from_zero(axis.xaxis, max(max(r.ttft_samples_us) for r in members) / 1000)
 
     figures = list(grid(panels_of(rows), draw, (1.8, 0.0), 3, "TTFT, ms"))
     for figure in figures:
@@ -71,7 +87,7 @@ def cost_parts(rows: Sequence[Row]) -> list[Figure]:
     """Where the mean TTFT went, predicted above measured, for every selector."""
 
     def draw(axis: Axes, members: list[Row]) -> None:
-        places, names = [], []
+        places, names, most = [], [], 0.0
         for number, row in enumerate(members):
             for shift, parts, hatch in ((-0.2, row.quoted_us, "////"), (0.2, row.components_us, "")):
                 left = 0.0
@@ -89,10 +105,12 @@ def cost_parts(rows: Sequence[Row]) -> list[Figure]:
                         label=part,
                     )
                     left += width
+                most = max(most, left)
             places.append(number)
             names.append(name_of(row))
         axis.set_yticks(places, names)
         axis.set_ylim(len(members) - 0.45, -0.55)
+        from_zero(axis.xaxis, most)
 
     figures = list(grid(panels_of(rows), draw, (0.7, 0.26), 2, "mean TTFT, ms (hatched: predicted, solid: as run)"))
     for figure in figures:
@@ -101,7 +119,7 @@ def cost_parts(rows: Sequence[Row]) -> list[Figure]:
 
 
 def saved_by_overlap(rows: Sequence[Row]) -> list[Figure]:
-    """Idle prefill latency saved against the dialled overlap, with the bound and the note's ranges."""
+    """Idle prefill latency saved against the overlap, with the bound and the note's ranges."""
     from matplotlib.figure import Figure
 
     shown = [r for r in rows if r.key.utilisation is None and r.savings and r.savings.prefill_share.known]
@@ -118,6 +136,8 @@ def saved_by_overlap(rows: Sequence[Row]) -> list[Figure]:
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in shown:
         groups.setdefault((row.key.selector, row.key.label, row.key.link, row.key.tenancy), []).append(row)
+    lowest = min(100 * r.savings.prefill_share.low for r in shown if r.savings)
+    floor = max(SAVED_FLOOR, min(0.0, lowest))
     for i, ((selector, label, link, tenancy), members) in enumerate(groups.items()):
         members.sort(key=lambda r: r.key.overlap or 0.0)
         estimates = [r.savings.prefill_share for r in members if r.savings]
@@ -136,10 +156,18 @@ def saved_by_overlap(rows: Sequence[Row]) -> list[Figure]:
             label=name,
             lw=1.2,
         )
-    axis.set_xlabel("overlap dialled, % of the prompt")
+        for at, saved in zip(x, y, strict=True):
+            if saved < floor:
+                axis.annotate(
+                    f"{saved:.0f} %", (at, floor), xytext=(0, 14), textcoords="offset points", ha="center",
+                    color=look(i).colour, fontsize=7, arrowprops={"arrowstyle": "->", "color": look(i).colour},
+                )  # fmt: skip
+    axis.set_xlabel("overlap, % of the prompt")
     axis.set_ylabel("prefill latency saved when idle, %")
     axis.set_xlim(0, 100)
-    axis.set_ylim(min(0.0, *(100 * r.savings.prefill_share.low for r in shown if r.savings)), 100)
+    axis.set_ylim(floor, 103)
+    if floor < 0:
+        axis.axhline(0, color="#000000", lw=0.6, zorder=1)
     axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
     return [figure]
 
@@ -181,7 +209,8 @@ FIGURES: tuple[tuple[str, str, Callable[[Sequence[Row]], list[Figure]]], ...] = 
     ),
     (
         "saved_by_overlap",
-        "Prefill latency saved when idle. No idle run can lie above the line; the grey boxes are the note's claim.",
+        "Prefill latency saved when idle. No idle run can lie above the line; the grey boxes are the note's claim. "
+        "Below 0 reuse took longer than computing; what lies under the lower edge has its number there.",
         saved_by_overlap,
     ),
     (
@@ -193,7 +222,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Sequence[Row]], list[Figure]]], ...] = 
     (
         "load_over_time",
         "Requests on each node (sent there and not ended) over the run, a line per node; of many nodes the least, the "
-        "mean and the most. First seed.",
+        "mean and the most. Imbalance: the mean of the busiest node over that of all. First seed.",
         load_over_time,
     ),
     (

@@ -15,7 +15,9 @@ from .canvas import (
     STYLE,
     WIDTH_IN,
     Panel,
+    from_zero,
     grid,
+    grouped,
     is_number,
     look,
     looks_of,
@@ -24,6 +26,7 @@ from .canvas import (
     plain_numbers,
     shared_legend,
     title_of,
+    top_us,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NODE_LINES = 6  # of more nodes, their spread
+TICKS_NAMED = 6  # so many values of a sweep are named on its axis
 MEGABYTE = 1e6
 
 
@@ -52,7 +56,7 @@ def load_over_time(rows: Sequence[Row]) -> list[Figure]:
             axis.fill_between(seconds, *spread, color="#56B4E9", alpha=0.5, lw=0, label="least to most loaded node")
             axis.plot(seconds, requests.mean(axis=0), color="#000000", lw=1.1, label="mean of nodes")
         axis.text(
-            0.98, 0.96, f"busiest / mean = {load.imbalance:.2f}", transform=axis.transAxes, ha="right", va="top",
+            0.98, 0.96, f"imbalance {load.imbalance:.2f}", transform=axis.transAxes, ha="right", va="top",
             fontsize=7, bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
         )  # fmt: skip
         axis.set_ylabel("requests on the node")
@@ -85,8 +89,8 @@ def ttft_against_bytes(rows: Sequence[Row]) -> list[Figure]:
                 label=name_of(row),
             )  # fmt: skip
         axis.set_ylabel("TTFT p50, ms")
-        axis.set_ylim(bottom=0)
         axis.margins(x=0.08)
+        from_zero(axis.yaxis, max(top_us(r.ttft.p50) for r in members) / 1e3)
         plain_numbers(axis.yaxis, 5)
 
     figures = list(grid(panels, draw, (2.0, 0.0), 3, "bytes moved per request, MB"))
@@ -120,6 +124,7 @@ def against_numbers(rows: Sequence[Row]) -> list[Figure]:
 
 def _against(rows: Sequence[Row], name: str) -> Figure:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     found: dict[CaseKey, list[Row]] = {}
     for row in rows:
@@ -140,11 +145,16 @@ def _against(rows: Sequence[Row], name: str) -> Figure:
         numbers = sorted({_number(r, name) for r in members})
         if numbers[0] > 0 and numbers[-1] / numbers[0] > 8:
             below.set_xscale("log")
+            below.xaxis.set_major_formatter(FuncFormatter(grouped))
+            if len(numbers) <= TICKS_NAMED:
+                below.set_xticks(numbers)
+                below.set_xticks([], minor=True)
         else:
             plain_numbers(below.xaxis, 5)
         plain_numbers(below.yaxis, 5)
-        above.set_ylim(bottom=0)
-        below.set_ylim(bottom=0)
+    done = [row for _, members in panels for row in members]
+    from_zero(axes[0, 0].yaxis, max(100 * top_us(r.reuse_share) for r in done))
+    from_zero(axes[1, 0].yaxis, max(top_us(r.ttft.p50) for r in done) / 1e3)
     axes[0, 0].set_ylabel("prompt tokens reused, %")
     axes[1, 0].set_ylabel("TTFT p50, ms")
     figure.supxlabel(name, fontsize=STYLE["font.size"])
@@ -165,5 +175,5 @@ def _line(axis: Axes, at: list[float], estimates: list[Estimate], scale: float, 
     ]
     axis.errorbar(
         at, y, yerr=spread, marker=shape.marker, ls=shape.dashes, color=shape.colour, capsize=2, markersize=4, lw=1.2,
-        label=label,
+        label=label, clip_on=False,  # a marker at 0 is whole
     )  # fmt: skip

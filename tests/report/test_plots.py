@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from msgspec import structs
 
@@ -11,7 +13,7 @@ from kvshare_research.metrics.records import CaseResult
 from kvshare_research.metrics.summary import summarise
 from kvshare_research.report.artefacts import build
 from kvshare_research.report.canvas import look, panels_of
-from kvshare_research.report.plots import draw_all
+from kvshare_research.report.plots import SAVED_FLOOR, draw_all
 from kvshare_research.report.plots_fleet import NODE_LINES, pareto, varied
 from kvshare_research.report.tables import as_text
 from tests.metrics.synthetic import make_case
@@ -78,6 +80,63 @@ def test_the_front_is_what_none_beats() -> None:
     for x, y in set(points):
         beaten = any((a, b) != (x, y) and a <= x and b <= y for a, b in points)
         assert beaten != ((x, y) in front)
+
+
+def studied() -> list[CaseResult]:
+    """Idle and loaded, in blocks of these names; one pull is far slower than computing."""
+    made = []
+    for load in (None, 0.7):
+        for overlap in (0.3, 0.8):
+            for selector in ("recompute_always", "cheapest"):
+                case = make_case(selector, overlap=overlap, utilisation=load, count=60)
+                made.append(replace(case, extra=(("block", "loaded" if load else "idle"),)))
+    slow = made[1]
+    late = tuple(structs.replace(o, fetch_us=10 * o.prefill_us, overlap_us=0) for o in slow.outcomes)
+    return [replace(case, outcomes=late) if case is slow else case for case in made]
+
+
+def test_no_marker_is_cut_and_no_outlier_presses_the_others_together() -> None:
+    drawn = draw_all(summarise(studied())) + draw_all(summarise(swept(9, 80, 700)))
+    seen = 0
+    for stem, _, figure in drawn:
+        figure.draw_without_rendering()
+        for axis in figure.axes:
+            for line in axis.lines:
+                if line.get_marker() in ("None", "|", "_", None) or not line.get_clip_on():
+                    continue
+                for point in axis.transData.transform(line.get_xydata()):
+                    below = stem == "saved_by_overlap" and point[1] < axis.bbox.y0
+                    assert below or axis.bbox.padded(-2).contains(*point), (stem, axis.get_title())
+                    seen += not below
+    assert seen > 10
+    (saved,) = (figure.axes[0] for stem, _, figure in drawn if stem == "saved_by_overlap")
+    assert saved.get_ylim()[0] == SAVED_FLOOR
+    (told,) = saved.texts
+    assert float(told.get_text().removesuffix(" %")) < SAVED_FLOOR
+
+
+def test_a_title_says_nothing_twice() -> None:
+    """The block of a study that is called by its load adds nothing to the load; where it tells panels apart it stays."""
+    cases = studied()
+    titles = [axis.get_title() for axis in draw_all(summarise(cases))[0][2].axes]
+    assert len(set(titles)) == len(titles) == 4
+    assert all(title.count("idle") + title.count("loaded") == ("idle" in title) for title in titles)
+    again = [replace(case, extra=(("block", "again"),)) for case in cases]
+    titles = [axis.get_title() for axis in draw_all(summarise(cases + again))[0][2].axes]
+    assert len(set(titles)) == 8
+
+
+def test_every_word_on_a_figure_is_in_the_glossary() -> None:
+    glossary = (Path(__file__).parents[2] / "GLOSSARY.md").read_text()
+    names = {case.selector for case in studied()}
+    words = {"imbalance", "overlap"}
+    for _, _, figure in draw_all(summarise(studied())):
+        for axis in figure.axes:
+            labels = [re.sub(r" \d+$", "", text) for text in axis.get_legend_handles_labels()[1]]
+            words |= {text for text in labels if text.partition(" ")[0] not in names}
+    words -= {"the note's claim", "bound: saved = overlap"}
+    assert {"resident", "routed", "pulled", "cross tenant", "held"} <= words
+    assert [word for word in sorted(words) if not re.search(rf"\b{word}\b", glossary)] == []
 
 
 def test_no_two_policies_look_alike() -> None:
