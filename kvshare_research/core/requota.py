@@ -26,6 +26,8 @@ class Requota:
     @property
     def is_waiting(self) -> bool:
         """Whether some quota is not in force yet, or a closed scope holds what may go."""
+        if not self._waiting and not self._closed:
+            return False
         return bool(self._waiting) or any(a.used > a.pinned for a in map(self._ledger.account, self._closed))
 
     def ask(self, specs: Iterable[AccountSpec], closed: frozenset[int]) -> tuple[Block, ...]:

@@ -52,6 +52,7 @@ class Running:
     dispatched_us: int
     blocks: list[Block]  # one per block of prompt and output, all pinned
     states: list[State]  # one per block of the prompt, the partial tail included
+    reusable_blocks: int = 0  # of the prompt, that its plan lets it reuse
     fetches: set[int] = field(default_factory=set)  # ids of fetches on their way
     fetched: set[int] = field(default_factory=set)
     resident: set[int] = field(default_factory=set)
@@ -77,16 +78,21 @@ class Running:
         """Of its blocks, in their order."""
         return tuple([block.slot for block in self.blocks])
 
-    def stretch(self, block_tokens: int) -> tuple[int, int] | None:
-        """Tokens [start, end) to compute next; None while something before them is on its way, or nothing is left."""
+    def may_go_on(self) -> bool:
+        """Whether something is left to compute, and nothing before it is on its way."""
         if self.first_token_us is not None:
-            return None
+            return False
         states, start = self.states, self.present
         while start < len(states) and states[start] == PRESENT:
             start += 1
         self.present = start
-        if start == len(states) or states[start] != MISSING:
+        return start < len(states) and states[start] == MISSING
+
+    def stretch(self, block_tokens: int) -> tuple[int, int] | None:
+        """Tokens [start, end) to compute next, if it may go on."""
+        if not self.may_go_on():
             return None
+        states, start = self.states, self.present
         end = start
         while end < len(states) and states[end] == MISSING:
             end += 1

@@ -21,34 +21,37 @@ class Serving:
         self.collisions = 0
         self._ledger = ledger
         self._lease_us = lease_us
-        self._open: dict[tuple[int, int], tuple[Block, ...]] = {}
+        self._open: dict[tuple[int, int], list[Block]] = {}
 
     def ask(self, event: m.FetchAsked, directory: Directory, now_us: int) -> m.SendBlocks | m.RefuseFetch:
         """All blocks asked for are pinned and may be sent, or none is."""
         refuse = m.RefuseFetch(fetch_id=event.fetch_id, asker=event.asker, reason=NOT_AVAILABLE)
-        if event.revision > directory.revision or (event.asker, event.fetch_id) in self._open:
+        twice = len(set(event.hashes)) < len(event.hashes)
+        if twice or event.revision > directory.revision or (event.asker, event.fetch_id) in self._open:
             return refuse
-        pinned: list[Block] = []
+        found: list[Block] = []
         tickets: list[Ticket] = []
         for i, block_hash in enumerate(event.hashes):
             block = self._ledger.find(block_hash, now_us, mark_at(event.marks, i))
             ticket = None if block is None else self._ticket(block, event.reader, directory, now_us)
-            if block is None or ticket is None or not self._ledger.pin(block):
-                for done in pinned:
-                    self._ledger.drop(done)
+            if block is None or ticket is None:
                 return self._collided(event, i, directory, now_us) or refuse
-            pinned.append(block)
+            found.append(block)
             tickets.append(ticket)
-        for block in pinned:
+        pinned_blocks = self._ledger.pin_first(found)
+        if pinned_blocks < len(found):
+            self._ledger.drop_all(found[:pinned_blocks])
+            return refuse
+        for block in found:
             self._ledger.touch(block, now_us)
-        self._open[event.asker, event.fetch_id] = tuple(pinned)
+        self._open[event.asker, event.fetch_id] = found
         return m.SendBlocks(
             fetch_id=event.fetch_id,
             asker=event.asker,
-            slots=tuple([b.slot for b in pinned]),
+            slots=tuple([b.slot for b in found]),
             tickets=tuple(tickets),
-            origins=tuple([b.origin for b in pinned]),
-            marks=b"".join([b.mark for b in pinned]),
+            origins=tuple([b.origin for b in found]),
+            marks=b"".join([b.mark for b in found]),
             background=event.background,
         )
 

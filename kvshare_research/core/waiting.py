@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from . import messages as m
+from .nouns import Action
 from .ports import QueuedRequest, Schedule
 from .running import blocks_for
 
@@ -17,6 +18,7 @@ class Asked(NamedTuple):
     """A request that waits, and the blocks it will hold: (scope, end) of each run, and how many of each scope."""
 
     event: m.Dispatched
+    reusable_blocks: int  # of the prompt, that its plan lets it reuse: never the last token
     charges: list[tuple[int, int]]
     counts: dict[int, int]
     since_us: int
@@ -46,8 +48,10 @@ def counts_of(runs: list[tuple[int, int]]) -> dict[int, int]:
 
 def asked_of(event: m.Dispatched, block_tokens: int, now_us: int) -> Asked:
     """The request that waits from now on."""
-    charges = charged(event, block_tokens)
-    return Asked(event, charges, counts_of(charges), now_us)
+    charges, reusable_blocks = charged(event, block_tokens), 0
+    if event.plan.action != Action.RECOMPUTE:
+        reusable_blocks = min(event.chain.block_count, (event.request.token_count - 1) // block_tokens)
+    return Asked(event, reusable_blocks, charges, counts_of(charges), now_us)
 
 
 class Waiting:
@@ -119,10 +123,10 @@ class Waiting:
         del self._asked[position]
         self._serve(row.tenant_id, row.prompt_tokens)
 
-    def remove(self, position: int) -> m.Dispatched:
+    def remove(self, position: int) -> Asked:
         """That request is turned away."""
         self._leave(self._queue.pop(position).tenant_id)
-        return self._asked.pop(position).event
+        return self._asked.pop(position)
 
     def end(self, tenant_id: int, token_count: int) -> None:
         """A request that ran has ended; its tenant has had so much more service."""

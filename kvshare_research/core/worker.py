@@ -15,7 +15,7 @@ from .fetching import Fetching
 from .journal import Journal
 from .keeping import Keeping
 from .ledger import Block, Ledger
-from .nouns import Action, Chain, mark_at
+from .nouns import Chain, mark_at
 from .ports import QUEUE
 from .prefetching import Prefetching
 from .publishing import Publishing
@@ -97,7 +97,7 @@ class Worker:
         if refusal is not None:
             return [m.ReturnPlan(request_id=event.request.request_id, reason=refusal)]
         self._waiting.add(asked)
-        self._want(event, 1, now_us)
+        self._want(asked, 1, now_us)
         return []
 
     def _admit_one(self, now_us: int, effects: list[m.WorkerEffect]) -> bool:
@@ -113,7 +113,7 @@ class Worker:
         if running is None:
             return self._turned_away(position, now_us, effects, None)
         self._waiting.take(position)
-        self._want(asked.event, -1, now_us)
+        self._want(asked, -1, now_us)
         self._running[running.request_id] = running
         running.queue_us += now_us - asked.since_us
         effects.extend(self.fetching.start(running, now_us))
@@ -121,8 +121,8 @@ class Worker:
 
     def _take_blocks(self, asked: Asked, now_us: int, effects: list[m.WorkerEffect]) -> Running | None:
         """Pins what is resident and allocates the rest, or gives everything back."""
-        event, reusable = asked.event, self._reusable(asked.event)
-        held = self._resident_of(event.chain, reusable, event.reader, now_us)
+        event = asked.event
+        held = self._resident_of(event.chain, asked.reusable_blocks, event.reader, now_us)
         found, resident_blocks = len(held), self.ledger.pin_first(held)
         del held[resident_blocks:]
         if self.prefetching.takes_room:
@@ -145,9 +145,10 @@ class Worker:
         prompt_blocks = blocks_for(event.request.token_count, self.policy.block_tokens)
         states = [PRESENT] * resident_blocks + [MISSING] * (prompt_blocks - resident_blocks)
         running = Running(
-            event=event, dispatched_us=asked.since_us, blocks=held, states=states, resident=set(range(resident_blocks))
-        )
-        if found < reusable:
+            event=event, dispatched_us=asked.since_us, blocks=held, states=states,
+            reusable_blocks=asked.reusable_blocks, resident=set(range(resident_blocks)),
+        )  # fmt: skip
+        if found < asked.reusable_blocks:
             self._note_collision(running, found)
         return running
 
@@ -157,27 +158,21 @@ class Worker:
         if self.ledger.collision(chain.block_hash(block_index), chain.mark(block_index)) is not None:
             running.collided.add(block_index)
 
-    def _reusable(self, event: m.Dispatched) -> int:
-        """Blocks of the prompt that its plan lets it reuse: never the last token."""
-        if event.plan.action == Action.RECOMPUTE:
-            return 0
-        return min(event.chain.block_count, (event.request.token_count - 1) // self.policy.block_tokens)
-
     def _turned_away(self, position: int, now_us: int, effects: list[m.WorkerEffect], refusal: str | None) -> bool:
         """A request that got no blocks waits for pins to end; where none will, or its quota was lowered below what it
         needs (`refusal`), waiting would be for ever."""
         if refusal is None and self._pins_will_end():
             return False
-        event = self._waiting.remove(position)
-        self._want(event, -1, now_us)
+        asked = self._waiting.remove(position)
+        self._want(asked, -1, now_us)
         reason = refusal or "NoRoom: what stronger classes and released prefixes keep here leaves too few blocks"
-        effects.append(m.ReturnPlan(request_id=event.request.request_id, reason=reason))
+        effects.append(m.ReturnPlan(request_id=asked.event.request.request_id, reason=reason))
         return True
 
-    def _want(self, event: m.Dispatched, step: int, now_us: int) -> None:
+    def _want(self, asked: Asked, step: int, now_us: int) -> None:
         """The request begins (1) or ceases (-1) to wait: for policies that look at the queue."""
         if QUEUE in self.policy.retention.needs:
-            self.ledger.want(event.chain.block_hashes(0, self._reusable(event)), step, now_us)
+            self.ledger.want(asked.event.chain.block_hashes(0, asked.reusable_blocks), step, now_us)
 
     def _pins_will_end(self) -> bool:
         return self.ledger.pinned_blocks > self.keeping.block_count
@@ -186,8 +181,8 @@ class Worker:
         """The first of `block_count` blocks of the chain that are here and readable."""
         found: list[Block] = []
         scope_id, find = None, self.ledger.find  # the last scope that may be read
-        for block_hash, mark in zip(chain.block_hashes(0, block_count), chain.block_marks(0, block_count), strict=True):
-            block = find(block_hash, now_us, mark)
+        for i in range(block_count):
+            block = find(chain.block_hash(i), now_us, chain.mark(i))
             if block is None:
                 break
             if block.scope_id != scope_id:
@@ -206,8 +201,10 @@ class Worker:
     # ------------------------------------------------------------------ fetching
     def _fetch_asked(self, event: m.FetchAsked, now_us: int) -> list[m.WorkerEffect]:
         """Served, refused, or kept until what is missing has been computed here: it is computed once for everybody."""
-        asked = [(h, mark_at(event.marks, i)) for i, h in enumerate(event.hashes)]
-        absent = {(h, mark) for h, mark in asked if self.ledger.find(h, now_us, mark) is None}
+        find, marks = self.ledger.find, event.marks
+        absent = {
+            (h, mark) for i, h in enumerate(event.hashes) if find(h, now_us, mark := mark_at(marks, i)) is None
+        }  # fmt: skip
         if absent and absent <= to_compute(self._running.values(), event.reader, self.directory, now_us):
             self._deferred.append(event)
             return []
@@ -258,7 +255,7 @@ class Worker:
                 break
         for running in self._running.values():
             idle = running.ready_since_us is None and running.computing is None
-            if idle and running.stretch(self.policy.block_tokens):
+            if idle and running.may_go_on():
                 running.ready_since_us = now_us
         if self._running and self._busy is None and len(self._decoding) < self.policy.batch_max:
             self._compute(now_us, effects)
@@ -293,7 +290,7 @@ class Worker:
         So of many requests with one new prefix only the first computes it, also when they arrive together.
         """
         chain = running.event.chain
-        for i in range(running.states.index(MISSING), self._reusable(running.event)):
+        for i in range(running.states.index(MISSING), running.reusable_blocks):
             block = self.ledger.find(chain.block_hash(i), now_us, chain.mark(i))
             if running.states[i] != MISSING:
                 return
@@ -320,8 +317,9 @@ class Worker:
         running.states[first:last] = [PRESENT] * (last - first)
         for block in running.blocks[first:last]:
             block.origin = request.tenant_id
-        for block, mass in zip(running.blocks, event.attention, strict=False):
-            block.attention += mass
+        if event.attention:
+            for block, mass in zip(running.blocks, event.attention, strict=False):
+                block.attention += mass
         effects = self.publishing.stored(running.event.chain, running.blocks, first, last, now_us)
         prompt_tokens = request.token_count
         if end < prompt_tokens:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kvshare_research.core import messages as m
 from kvshare_research.core.nouns import Action, Chain, Plan, Request, Segment
 from kvshare_research.core.rights import Reader
-from kvshare_research.core.waiting import Asked, Waiting
+from kvshare_research.core.waiting import Waiting, asked_of
 from kvshare_research.schedule.fcfs import FcfsSchedule
 
 
@@ -38,11 +38,11 @@ def test_first_come_first_served_without_looking_at_all(steps: list[tuple[int, i
     now_us = 0
     for (later_us, tenant_id, take), request_id in zip(steps, ids, strict=True):
         now_us += later_us
-        waiting.add(Asked(dispatched(request_id, tenant_id), [(0, 1)], {0: 1}, now_us))
+        waiting.add(asked_of(dispatched(request_id, tenant_id), 8, now_us))
         position, asked = waiting.next(lambda _: 0, now_us)
         assert position == FcfsSchedule().next(waiting._queue, {}, now_us)
         assert dict(waiting._tenants) == {
             t: n for t in (1, 2, 3) if (n := sum(row.tenant_id == t for row in waiting._queue))
         }
         if take:
-            assert waiting.remove(position) is asked.event
+            assert waiting.remove(position) is asked
