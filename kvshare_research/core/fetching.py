@@ -63,7 +63,7 @@ class Fetching:
                     source=piece.source,
                     reader=running.event.reader,
                     hashes=running.event.chain.block_hashes(piece.start, piece.end),
-                    slots=running.slots()[piece.start : piece.end],
+                    slots=running.slots[piece.start : piece.end],
                     deadline_us=now_us + self._deadline_us,
                     marks=_marks(running.event.chain, piece),
                     background=background,

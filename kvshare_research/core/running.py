@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from . import messages as m
 from .directory import Directory
@@ -44,8 +46,7 @@ class WorkerPolicy:
     batch_max: int = 1  # requests that may decode while another is prefilled; 1: one request has the engine to the end
 
 
-@dataclass(slots=True, kw_only=True)
-class Running:
+class Running(Struct, kw_only=True, eq=False):
     """One admitted request."""
 
     event: m.Dispatched
@@ -53,10 +54,12 @@ class Running:
     blocks: list[Block]  # one per block of prompt and output, all pinned
     states: list[State]  # one per block of the prompt, the partial tail included
     reusable_blocks: int = 0  # of the prompt, that its plan lets it reuse
-    fetches: set[int] = field(default_factory=set)  # ids of fetches on their way
-    fetched: set[int] = field(default_factory=set)
-    resident: set[int] = field(default_factory=set)
-    collided: set[int] = field(default_factory=set)  # blocks whose hash was found on other tokens
+    request_id: int = 0
+    slots: tuple[int, ...] = ()  # of its blocks
+    fetches: set[int] = set()  # ids of fetches on their way
+    fetched: set[int] = set()
+    resident: set[int] = set()
+    collided: set[int] = set()  # blocks whose hash was found on other tokens
     present: int = 0  # at least so many first blocks are PRESENT, and stay so
     computing: tuple[int, int] | None = None  # tokens
     ready_since_us: int | None = None
@@ -70,13 +73,16 @@ class Running:
     first_token: int = 0
     fingerprint: tuple[float, ...] = ()
 
-    @property
-    def request_id(self) -> int:
-        return self.event.request.request_id
+    def __post_init__(self) -> None:
+        self.request_id = self.event.request.request_id
+        self.slots = tuple([block.slot for block in self.blocks])
 
-    def slots(self) -> tuple[int, ...]:
-        """Of its blocks, in their order."""
-        return tuple([block.slot for block in self.blocks])
+    def adopt(self, block_index: int, block: Block) -> None:
+        """The block, found here, takes the place of the one that was to be computed."""
+        self.blocks[block_index] = block
+        self.slots = tuple([block.slot for block in self.blocks])
+        self.states[block_index] = PRESENT
+        self.resident.add(block_index)
 
     def may_go_on(self) -> bool:
         """Whether something is left to compute, and nothing before it is on its way."""

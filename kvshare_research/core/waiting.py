@@ -60,14 +60,14 @@ class Waiting:
     def __init__(self, schedule: Schedule, block_tokens: int) -> None:
         self._schedule = schedule
         self._block_tokens = block_tokens
-        self._asked: list[Asked] = []
+        self.asked: list[Asked] = []
         self._queue: list[QueuedRequest] = []  # what the schedule sees of them, in the same order
         self._classes: dict[int, int] = {}  # class of the account that each scope's requests are queued under
         self._served_tokens: dict[int, int] = {}
         self._tenants: Counter[int] = Counter()  # how many requests of each tenant wait or run
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self.asked)
 
     def add(self, asked: Asked) -> None:
         """The request waits. A tenant that was idle starts at the least counter of those who wait or run: idling earns
@@ -85,7 +85,7 @@ class Waiting:
             uncached_tokens=prompt_tokens - plan.reused_blocks * self._block_tokens,
             prompt_tokens=prompt_tokens,
         )
-        self._asked.append(asked)
+        self.asked.append(asked)
         self._queue.append(row)
         self._tenants[request.tenant_id] += 1
 
@@ -93,13 +93,13 @@ class Waiting:
         """(position, request) of the one that the schedule names."""
         if self._schedule.by_arrival:
             position = self._first()
-            return position, self._asked[position]
+            return position, self.asked[position]
         for scope_id, known in tuple(self._classes.items()):
             if priority_of(scope_id) != known:
                 self._reclassify(scope_id, priority_of(scope_id))
         position = self._schedule.next(self._queue, self._served_tokens, now_us)
         assert 0 <= position < len(self._queue), f"schedule chose {position} of {len(self._queue)} waiting requests"
-        return position, self._asked[position]
+        return position, self.asked[position]
 
     def _first(self) -> int:
         """The one that came first, of several at once the one with the least id: requests are added as they come."""
@@ -113,20 +113,20 @@ class Waiting:
     def _reclassify(self, scope_id: int, priority: int) -> None:
         """Requests charged last to this scope have the class that its account has now."""
         self._classes[scope_id] = priority
-        for i, asked in enumerate(self._asked):
+        for i, asked in enumerate(self.asked):
             if asked.event.request.segments[-1].scope_id == scope_id:
                 self._queue[i] = replace(self._queue[i], priority=priority)
 
     def take(self, position: int) -> None:
         """That request runs; its prompt counts as service to its tenant."""
         row = self._queue.pop(position)
-        del self._asked[position]
+        del self.asked[position]
         self._serve(row.tenant_id, row.prompt_tokens)
 
     def remove(self, position: int) -> Asked:
         """That request is turned away."""
         self._leave(self._queue.pop(position).tenant_id)
-        return self._asked.pop(position)
+        return self.asked.pop(position)
 
     def end(self, tenant_id: int, token_count: int) -> None:
         """A request that ran has ended; its tenant has had so much more service."""

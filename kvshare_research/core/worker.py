@@ -250,7 +250,7 @@ class Worker:
     # ------------------------------------------------------------------ computing
     def _advance(self, now_us: int, effects: list[m.WorkerEffect]) -> None:
         """Admits what fits and gives the idle engine its next stretch."""
-        while self._waiting and len(self._running) < self.policy.admitted_max:
+        while self._waiting.asked and len(self._running) < self.policy.admitted_max:
             if not self._admit_one(now_us, effects):
                 break
         for running in self._running.values():
@@ -280,7 +280,7 @@ class Worker:
             request_id=running.request_id,
             start_token=start_token,
             end_token=end_token,
-            slots=running.slots(),
+            slots=running.slots,
             is_last=end_token == running.event.request.token_count,
         )
 
@@ -302,9 +302,7 @@ class Worker:
             self.prefetching.use((block,))
             self.ledger.touch(block, now_us)
             self.ledger.drop(running.blocks[i])
-            running.blocks[i] = block
-            running.states[i] = PRESENT
-            running.resident.add(i)
+            running.adopt(i, block)
 
     def _prefill_done(self, event: m.PrefillDone, now_us: int) -> list[m.WorkerEffect]:
         running = self._running[event.request_id]
@@ -340,14 +338,16 @@ class Worker:
                 request_id=event.request_id,
                 start_token=prompt_tokens,
                 token_count=request.output_tokens_max - 1,
-                slots=running.slots(),
+                slots=running.slots,
             )
         )
         return effects
 
     def _decode_done(self, event: m.DecodeDone, now_us: int) -> list[m.WorkerEffect]:
         running = self._admitted(event.request_id)
-        return self._finish(running, (running.first_token, *event.tokens), event.elapsed_us, now_us)
+        tokens: tuple[int, ...] = (running.first_token,)
+        tokens += event.tokens
+        return self._finish(running, tokens, event.elapsed_us, now_us)
 
     def _engine_failed(self, event: m.EngineFailed, now_us: int) -> list[m.WorkerEffect]:
         running = self._admitted(event.request_id)
