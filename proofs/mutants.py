@@ -132,7 +132,7 @@ NAMED = (
     _mutant("POLICY", "serving.Serving.ask", " or ticket is None", "", "a holder sends what it gave no ticket for"),
     _mutant("POLICY", "fetching.Fetching.land", "complete and self._deliverable(fetch, event, directory, now_us)",
             "complete", "what has landed is used unasked"),
-    _mutant("POLICY", "worker.Worker._resident_of", "if not allowed[block.scope_id]:", "if i and not allowed[0]:",
+    _mutant("POLICY", "worker.Worker._resident_of", "if block.scope_id != scope_id:", "if scope_id is None:",
             "a block of a second scope is used without its right"),
     _mutant("POLICY", "ledger.Ledger._give_up", "not step.ok or ", "", "a victim is let go against the rule"),
     _mutant("PROMOTE", "disclosing.widened", "if moved < segment.token_count:", "if moved < 0:",

@@ -6,7 +6,7 @@ any block may or may not be found, under any scope, with any pin granted or refu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,13 +47,13 @@ class Anything:
         position = CHAIN.hashes.index(block_hash) // HASH_BYTES
         return self.blocks[position] if z3.Bool(f"found{position}") else None
 
-    def pin(self, block: Block) -> Any:
-        return z3.Bool(f"pinned{block.slot}")
+    def pin_first(self, blocks: Sequence[Block]) -> int:
+        return next((i for i, block in enumerate(blocks) if not z3.Bool(f"pinned{block.slot}")), len(blocks))
 
     def collision(self, block_hash: bytes, mark: bytes) -> None:
         return None
 
-    def drop(self, block: Block) -> None: ...
+    def drop_all(self, blocks: Sequence[Block]) -> None: ...
 
     def touch(self, block: Block, now_us: Any) -> None: ...
 
@@ -98,7 +98,7 @@ def _delivered(rows: Rows, r: Any, now: Any, may: list[Any], pre: dict[str, Any]
     issued, lease = z3.Ints("issued lease")
 
     def land() -> tuple[int, ...]:
-        event = SimpleNamespace(request=None, chain=CHAIN, reader=r)
+        event = SimpleNamespace(request=SimpleNamespace(request_id=0), chain=CHAIN, reader=r)
         blocks = [Block(slot=i, scope_id=i, generation=0) for i in range(BLOCKS)]
         running = Running(event=event, dispatched_us=0, blocks=blocks, states=[State.PENDING] * BLOCKS, fetches={1})  # type: ignore[arg-type]
         fetching = Fetching(lease_us=lease, deadline_us=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 
 from msgspec.structs import replace
 
@@ -124,18 +123,20 @@ class Fetching:
 
     def _deliverable(self, fetch: _Fetch, event: m.FetchLanded, directory: Directory, now_us: int) -> bool:
         """The reader's check, by its own directory and clock: the lease is counted from when it asked."""
-        request, tickets = fetch.running.event, iter(event.tickets)
-        reader, expiry_us = request.reader, fetch.issued_us + self._lease_us
-        at = fetch.piece.start
+        request, at = fetch.running.event, fetch.piece.start
         for scope_id, end in request.chain.scope_ends:
-            scope = directory.scopes[scope_id]
-            membership = directory.membership(reader.tenant, scope)
-            for ticket in islice(tickets, max(0, min(end, fetch.piece.end) - at)):
-                own = Ticket(ticket.grant_epoch, ticket.generation, expiry_us)
-                if not may_deliver(own, scope, reader, membership, ticket.generation, now_us):
+            until = min(max(end, at), fetch.piece.end)
+            tickets = event.tickets[at - fetch.piece.start : until - fetch.piece.start]
+            scope, at = directory.scopes[scope_id], until
+            membership = directory.membership(request.reader.tenant, scope)
+            own: Ticket | None = None
+            for ticket in tickets:
+                if own is not None and own.grant_epoch == ticket.grant_epoch:
+                    continue  # nothing else tells it from the one before
+                own = ticket._replace(expiry_us=fetch.issued_us + self._lease_us)
+                if not may_deliver(own, scope, request.reader, membership, ticket.generation, now_us):
                     self.refused_reads += 1
                     return False
-                at += 1
         return at == fetch.piece.end
 
 

@@ -180,9 +180,9 @@ class Worker:
     def _resident_of(self, chain: Chain, block_count: int, reader: Reader, now_us: int) -> list[Block]:
         """The first of `block_count` blocks of the chain that are here and readable."""
         found: list[Block] = []
-        scope_id, find = None, self.ledger.find  # the last scope that may be read
+        scope_id = None  # the last that may be read
         for i in range(block_count):
-            block = find(chain.block_hash(i), now_us, chain.mark(i))
+            block = self.ledger.find(chain.block_hash(i), now_us, chain.mark(i))
             if block is None:
                 break
             if block.scope_id != scope_id:
@@ -201,10 +201,8 @@ class Worker:
     # ------------------------------------------------------------------ fetching
     def _fetch_asked(self, event: m.FetchAsked, now_us: int) -> list[m.WorkerEffect]:
         """Served, refused, or kept until what is missing has been computed here: it is computed once for everybody."""
-        find, marks = self.ledger.find, event.marks
-        absent = {
-            (h, mark) for i, h in enumerate(event.hashes) if find(h, now_us, mark := mark_at(marks, i)) is None
-        }  # fmt: skip
+        asked = [(h, mark_at(event.marks, i)) for i, h in enumerate(event.hashes)]
+        absent = {(h, mark) for h, mark in asked if self.ledger.find(h, now_us, mark) is None}
         if absent and absent <= to_compute(self._running.values(), event.reader, self.directory, now_us):
             self._deferred.append(event)
             return []

@@ -59,7 +59,7 @@ def test_blocks_come_and_go_by_the_rules_only() -> None:
         ("worker.py", "        allowed = may_read(", "        allowed = True\n        may_read(", unheeded_complaints, "heed"),
         ("serving.py", "ticket = open_read(", "unused = open_read(", unheeded_complaints, "heed"),
         ("worker.py", "self._admitted(event.request_id)", "self.ledger.named()[0]", side_door_complaints, "by `named`"),
-        ("serving.py", "self._ledger.drop(done)", "self._ledger._blocks.pop(done.slot)", side_door_complaints, "by `_blocks`"),
+        ("serving.py", "self._ledger.drop_all(found[:pinned_blocks])", "self._ledger._blocks.pop(0)", side_door_complaints, "by `_blocks`"),
         ("worker.py", "self.serving.ask(event, self.directory, now_us)", "self.prefetching.ask(event)", read_complaints, "_fetch_asked"),
         ("ledger.py", "elif self._give_up(first, scope_id):", "else:", slot_complaints, "_forget"),
         ("ledger.py", "            taken += self._occupy(scope_id, got, now_us)", "            taken += self._occupy(scope_id, count, now_us)", slot_complaints, "_occupy"),
