@@ -175,7 +175,10 @@ class Loads:
         if excluded is not None:
             cells[ALIVE, excluded] = 0
         total_us, current_us, since_us = self._work
-        cells[QUEUED_WORK_US] = total_us - np.minimum(current_us, now_us - since_us)
+        left_us = cells[QUEUED_WORK_US]
+        np.subtract(now_us, since_us, out=left_us)
+        np.minimum(current_us, left_us, out=left_us)
+        np.subtract(total_us, left_us, out=left_us)
         return LoadTable(cells)
 
     def live(self) -> tuple[int, ...]:

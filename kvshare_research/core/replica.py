@@ -122,11 +122,12 @@ class Replica:
         A guess is one more copy in the store, so confirming or dropping it never touches what the node said itself.
         """
         view, new = self.views[node], dict.fromkeys(hashes, until_us)
-        heapq.heappush(view.ends, (until_us, tier, tuple(new)))
+        expected = tuple(new)
+        heapq.heappush(view.ends, (until_us, tier, expected))
         guesses = view.guesses.setdefault(tier, {})
         if not guesses.keys() & new.keys():
             guesses.update(new)
-            self.store.store(node, tier, parent, tuple(new))
+            self.store.store(node, tier, parent, expected)
             return
         run: list[bytes] = []  # new ones that follow each other
         for block in new:
@@ -157,7 +158,9 @@ class Replica:
                 _, tier, hashes = heapq.heappop(view.ends)
                 known = view.guesses.get(tier, {})
                 late = [block for block in hashes if block in known and known[block] <= now_us]
-                self.counters["guess_expired"] += self._drop_guesses(node, view, tier, late)
+                if late:
+                    self._drop(node, tier, known, late)
+                    self.counters["guess_expired"] += len(late)
 
     def rows(self, node: int) -> Rows:
         """(tier, hash, parent, copies) that the node itself announced, sorted."""
@@ -209,6 +212,8 @@ class Replica:
         while True:
             self._apply(message, view)
             view.asked_us = None
+            if not view.waiting:
+                return
             following = view.waiting.pop(view.seq + 1, None)
             if following is None:
                 break
@@ -264,10 +269,13 @@ class Replica:
         known = view.guesses.get(tier)
         if not known or not (found := [block for block in dict.fromkeys(hashes) if block in known]):
             return 0
+        self._drop(node, tier, known, found)
+        return len(found)
+
+    def _drop(self, node: int, tier: int, known: dict[bytes, int], found: Sequence[bytes]) -> None:
         for block in found:
             del known[block]
         self.store.remove(node, tier, found)
-        return len(found)
 
     def _ask(self, node: int, now_us: int, fenced_alive: bool = False) -> tuple[AskSnapshot, ...]:
         """A request for repair, at most one per interval: an answer may be on its way."""
@@ -293,10 +301,11 @@ class Replica:
 
 def _kind(message: PoolMessage) -> tuple[int, int]:
     """(kind, log position) of a message, as `decide` takes them."""
-    if isinstance(message.body, Heartbeat):
-        return HEARTBEAT, message.body.head_seq
-    if isinstance(message.body, Snapshot):
-        return SNAPSHOT, message.body.as_of_seq
+    body = message.body
+    if isinstance(body, Heartbeat):
+        return HEARTBEAT, body.head_seq
+    if isinstance(body, Snapshot):
+        return SNAPSHOT, body.as_of_seq
     return EVENT, message.seq
 
 

@@ -292,7 +292,7 @@ class Router:
             pending.decision, chain, theirs.prompt_tokens, reused, was_evicted=was_evicted,
             collided=theirs.collided_blocks > 0,
         )  # fmt: skip
-        return tuple((int(reason), tokens) for reason, tokens in rows)
+        return tuple([(int(reason), tokens) for reason, tokens in rows])
 
     def _plan_refused(self, event: m.PlanRefused, now_us: int) -> tuple[m.RouterEffect, ...]:
         """A refused plan is decided once more without that node; refused again, the request is rejected."""

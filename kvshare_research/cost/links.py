@@ -111,9 +111,9 @@ class LinkModel:
                 raise ConfigError(f"`{name}` of the link model is {getattr(self, name)}, expected >= {least}")
 
 
-def _learn(link: Matrix, mean_at: int, sample: int, first: bool) -> None:
+def _learn(link: list[int], mean_at: int, sample: int, first: bool) -> None:
     """RFC 6298 section 2, in whole numbers: the first sample sets the mean and half of it as deviation."""
-    mean, deviation = int(link[mean_at]), int(link[mean_at + 1])
+    mean, deviation = link[mean_at], link[mean_at + 1]
     error = sample - mean
     link[mean_at] = sample if first else mean + error // 8
     link[mean_at + 1] = sample // 2 if first else deviation + (abs(error) - deviation) // 4
@@ -154,15 +154,16 @@ class LinkTable:
 
         The rate of a transfer is what is left of its time after the mean round trip.
         """
-        link = self.links[source, reader]
+        link: list[int] = self.links[source, reader].tolist()
         known = link[MEASURED] >= 0
         link[MEASURED] = now_us
         if bytes_moved == 0:
             _learn(link, RTT, elapsed_us, not known)
         elif bytes_moved >= self.model.rate_bytes_min:
-            sample = max(0, elapsed_us - int(link[RTT])) * PS_PER_US // bytes_moved
+            sample = max(0, elapsed_us - link[RTT]) * PS_PER_US // bytes_moved
             _learn(link, RATE, sample, not link[RATED])
             link[RATED] = 1
+        self.links[source, reader] = link
         np.minimum(self.least, link, out=self.least)
         return self
 

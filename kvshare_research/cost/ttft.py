@@ -123,7 +123,7 @@ class TtftCost(Cost):
         row_count, longest = compiled()(asked, out, multi, room)
         return QuoteTable(
             cells=out[:, :row_count],
-            pieces=Pieces(out=out, multi=multi, row_count=row_count),
+            pieces=Pieces(out, multi, row_count),
             token_count=token_count,
             block_tokens=block_tokens,
             readable_blocks=given.verdict.readable_blocks,
@@ -192,13 +192,13 @@ def _start(chain: Chain) -> int:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pieces(Sequence[tuple[Piece, ...]]):
     """The fetches of each row, made when asked for: a decision reads one row of many."""
 
-    out: Ints
-    multi: Ints
-    row_count: int
+    __slots__ = ("multi", "out", "row_count")
+
+    def __init__(self, out: Ints, multi: Ints, row_count: int) -> None:
+        self.out, self.multi, self.row_count = out, multi, row_count
 
     def __len__(self) -> int:
         return self.row_count
