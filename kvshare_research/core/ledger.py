@@ -114,10 +114,7 @@ class Ledger:
         """One more pin for the longest start of `blocks` (each once) for which it is granted; how many that are."""
         for at, run in runs(blocks):
             if not self._pin_new(run[0].scope_id, sum(b.pins == 0 for b in run)):
-                if len(run) == 1:
-                    return at
-                done = next((i for i, block in enumerate(run) if not self.pin(block)), len(run))
-                return at + done
+                return at + next((i for i, block in enumerate(run) if not self.pin(block)), len(run))
             for block in run:
                 self._add_pin(block)
         return len(blocks)
@@ -138,29 +135,33 @@ class Ledger:
     @property
     def pinned_blocks(self) -> int:
         """Blocks that are pinned."""
-        return sum(account.pinned for account in self.accounts.values())
+        return sum([account.pinned for account in self.accounts.values()])
 
     # ------------------------------------------------------------------ room
     def fits_ever(self, counts: dict[int, int]) -> str | None:
         """Why these blocks per scope could never be held at once, or None. Judged on quotas alone, so that the
         answer is the same at any fill level. Running blocks are pinned, so they must fit beside everybody's floor."""
-        if sum(counts.values()) > self.node.capacity:
-            return f"needs {sum(counts.values())} blocks, the pool has {self.node.capacity}"
+        total = sum(counts.values())
+        if total > self.node.capacity:
+            return f"needs {total} blocks, the pool has {self.node.capacity}"
         for scope_id, count in sorted(counts.items()):
             limit = self.account(scope_id).limit
             if count > limit:
                 return f"QuotaExceeded: scope {scope_id} needs {count} blocks, its limit is {limit}"
-        others = sum(account.reserved for scope_id, account in self.accounts.items() if scope_id not in counts)
-        own = sum(max(count, self.account(scope_id).reserved) for scope_id, count in counts.items())
+        others = sum([account.reserved for scope_id, account in self.accounts.items() if scope_id not in counts])
+        own = sum([max(count, self.account(scope_id).reserved) for scope_id, count in counts.items()])
         if own + others > self.node.capacity:
-            return f"QuotaExceeded: needs {sum(counts.values())} blocks beside floors of others of {others}"
+            return f"QuotaExceeded: needs {total} blocks beside floors of others of {others}"
         return None
 
     def may_fit(self, counts: dict[int, int]) -> bool:
         """Whether these blocks could be had now if every unpinned block went: a cheap necessary condition, so that
         a request that has to wait does not evict in vain."""
-        within = all(self.account(s).pinned + count <= self.account(s).limit for s, count in counts.items())
-        return within and self.pinned_blocks + sum(counts.values()) <= self.node.capacity
+        for scope_id, count in counts.items():
+            account = self.account(scope_id)
+            if account.pinned + count > account.limit:
+                return False
+        return self.pinned_blocks + sum(counts.values()) <= self.node.capacity
 
     def allocate(
         self, scope_id: int, count: int, now_us: int, *, evict: bool = True
