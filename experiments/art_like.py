@@ -64,5 +64,5 @@ FLEET = (
     "driver.kv_bytes_per_token=20480", "driver.prefill.c0_ps=250000000000", "driver.prefill.c1_ps_per_token=100000000",
     "driver.prefill.c2_ps_per_token=0", "driver.prefill.c3_ps_per_token2=0", "driver.prefill.c4_ps_per_token2=0",
     "driver.decode_step_ps=6000000000", "driver.decode_ps_per_request=500000000", "driver.decode_ps_per_token=0",
-    "driver.batch_max=64", "driver.admitted_max=8", "actions=[recompute,resident,route]",
+    "driver.batch_max=64", "limits.admitted_max=8", "actions=[recompute,resident,route]",
 )  # fmt: skip

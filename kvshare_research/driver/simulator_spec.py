@@ -71,7 +71,6 @@ class SimulatorDriver:
     decode_ps_per_token: int = 0
     chunk_tokens: int = 0
     batch_max: int = 1
-    admitted_max: int = 3
     event_delay_us: int = 0
     event_loss_ratio: float = 0.0
     step_by_step: bool = False
@@ -79,7 +78,7 @@ class SimulatorDriver:
     warmup_ratio: float = 0.0  # of the requests, from the start: they are played and not counted
 
     def __post_init__(self) -> None:
-        least: Mapping[str, int] = {"kv_bytes_per_token": 1, "pool_tokens": 1, "batch_max": 1, "admitted_max": 1}
+        least: Mapping[str, int] = {"kv_bytes_per_token": 1, "pool_tokens": 1, "batch_max": 1}
         for name in ("decode_step_ps", "decode_ps_per_request", "decode_ps_per_token", "chunk_tokens", *least):
             if getattr(self, name) < least.get(name, 0):
                 raise ConfigError(f"`driver.{name}` is `{getattr(self, name)}`, expected {least.get(name, 0)} or more")

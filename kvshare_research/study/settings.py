@@ -17,14 +17,18 @@ from .plan import Case
 AXES = ("selector", "tenancy", "link", "disclosure", "prefetch")
 
 
-def choice(group: str, name: str, root: Path | None = None) -> dict[str, Any]:
-    """The plain content of `conf/<group>/<name>.yaml`; ConfigError names the nearest one."""
+def choice(
+    group: str, name: str, root: Path | None = None, *, within: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The plain content of `conf/<group>/<name>.yaml`, with what it takes from the rest of the configuration `within`;
+    ConfigError names the nearest one."""
     folder = (root or conf_root()) / group
     path = folder / f"{name}.yaml"
     if not path.is_file():
         known = [p.stem for p in folder.glob("*.yaml")]
         raise ConfigError(f"the study names {group} `{name}`{did_you_mean(name, known)}")
-    loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    whole = OmegaConf.create({**(within or {}), group: OmegaConf.load(path)})
+    loaded = OmegaConf.to_container(whole[group], resolve=True)
     assert isinstance(loaded, dict)
     return {str(k): v for k, v in loaded.items()}
 
@@ -35,7 +39,7 @@ def case_config(resolved: Mapping[str, Any], case: Case) -> dict[str, Any]:
     for axis in AXES:
         name = getattr(case, axis)
         if name is not None:
-            config[axis] = choice(axis, name)
+            config[axis] = choice(axis, name, within=resolved)
     if case.block.actions:
         config["actions"] = [action.name.lower() for action in case.block.actions]
     workload = dict(config["workload"])

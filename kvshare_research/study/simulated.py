@@ -116,7 +116,7 @@ def build_fleet(run: Run, config: Mapping[str, Any]) -> Fleet:
             node=node, node_count=nodes, capacity_blocks=capacity, block_bytes=block_bytes, incarnation=incarnation
         )
         made = assembly.worker(plain, place)
-        made.policy = replace(made.policy, batch_max=driver.batch_max, admitted_max=driver.admitted_max)
+        made.policy = replace(made.policy, batch_max=driver.batch_max)
         made.ledger.values.future = future
         return made
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from experiments.fleet import setting
+from kvshare_research.cli import conf_root
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.study.plan import Block, Study, cases
 from kvshare_research.study.settings import case_config, choice, name_of
+from kvshare_research.study.simulated import build_fleet
 
 
 def test_cases_are_the_product_of_the_axes_with_the_policies_side_by_side() -> None:
@@ -29,6 +34,28 @@ def test_a_case_changes_only_what_it_names() -> None:
     assert config["selector"] == choice("selector", "gorgo")
     assert config["link"] == run["link"]
     assert "study" not in config
+
+
+def test_what_a_choice_takes_from_the_rest_is_that_of_the_run() -> None:
+    """A limit, or the folder of data, that stands in one place."""
+    block = Block(name="b", requests=1, prefetch=("queue_lookahead",), link=("cloud_regions",))
+    (case,) = cases(Study(title="t", blocks=(block,)))
+    run = {"limits": {"admitted_max": 7}, "data_root": "/data", "workload": {}}
+    config = case_config(run, case)
+    assert config["prefetch"]["admitted_max"] == 7
+    assert config["link"]["data_root"] == "/data"
+    assert name_of("prefetch", config["prefetch"]) == "queue_lookahead"
+
+
+def test_how_many_a_worker_admits_stands_in_one_place() -> None:
+    run = setting("engine=tiny", "driver.pool_tokens=20000", "limits.admitted_max=7", "prefetch=queue_lookahead")
+    assert run.parts["prefetch"].admitted_max == 7
+    workers = build_fleet(run, dict(run.resolved)).simulator.workers
+    assert {worker.policy.admitted_max for worker in workers} == {7}
+    said = [
+        path.name for path in conf_root().rglob("*.yaml") if re.search(r"^admitted_max: \d", path.read_text(), re.M)
+    ]
+    assert said == ["default.yaml"]
 
 
 def test_a_hand_changed_component_is_named_as_such() -> None:
