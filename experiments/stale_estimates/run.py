@@ -27,7 +27,9 @@ TABLES, SMALL, REQUESTS = 2_000, 200, 2_500
 def wrong_by(table: QuoteTable, error_us: int, rng: random.Random) -> QuoteTable:
     """The table with every quote off by at most `error_us`."""
     noise = np.array([rng.randint(-error_us, error_us) for _ in range(len(table))], np.int64)
-    return replace(table, ttft_us=table.ttft_us + noise)
+    made = replace(table, cells=table.cells.copy())
+    made.ttft_us[:] += noise
+    return made
 
 
 def regrets(count: int) -> tuple[float, int]:
