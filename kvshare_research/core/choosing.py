@@ -18,6 +18,11 @@ class Choosing:
         self.state: Any = policy.initial_state()
         self._now = policy.now(self.state)
 
+    @property
+    def least_at_permille(self) -> int | None:
+        """The weight at which the row of least price is all that is looked at now; None: it may be any row."""
+        return self._now.least_at_permille
+
     def row(self, table: QuoteTable) -> int:
         """The row to follow."""
         return self._now.select(table)

@@ -101,7 +101,7 @@ class Router:
     def _least_at_permille(self) -> int | None:
         """The weight at which only the best row is looked at; None: an answer of constant shape is due by all rows."""
         constant = self.policy.shape.kind == ShapeKind.CONSTANT
-        return None if constant else self.choosing.policy.least_at_permille
+        return None if constant else self.choosing.least_at_permille
 
     # ------------------------------------------------------------------ the sentence
     def _plan(self, arrived: m.Arrived, now_us: int, excluded: int | None = None) -> tuple[Decision, Service]:

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from kvshare_research.core import costing, splitting
 from kvshare_research.core.costing import fetch_ps, prefill_ps, setup_ps, up_to_us
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.loads import HELD_UP_REQUESTS
 from kvshare_research.core.nouns import COLUMNS, NO_NODE, Action, LinkRow, QuoteTable, Run
 from kvshare_research.core.ports import QuoteInput
 from kvshare_research.cost import floors, kernel, sheet, ttft
@@ -300,7 +301,8 @@ def test_an_executor_that_is_passed_over_had_no_row_of_least_price(seed: int, we
     )  # fmt: skip
     given_input = structs.replace(given_input, loads=loads)
     c1_ps = draw.choice([RICH.c1_ps_per_token, 10_000])  # computing a block takes longer, or less long, than merging it
-    cost = replace(RICH, every_source=every_source, c1_ps_per_token=c1_ps, no_load=draw.random() < 0.1)
+    merge_ps = draw.choice([RICH.merge_ps_per_byte, 20_000])
+    cost = replace(RICH, every_source=every_source, c1_ps_per_token=c1_ps, merge_ps_per_byte=merge_ps)
     table, alone = cost.quote(given_input), cost.quote(structs.replace(given_input, least_at_permille=weigh))
     assert len(alone) == min(1, len(table))
     if len(table):
@@ -308,6 +310,51 @@ def test_an_executor_that_is_passed_over_had_no_row_of_least_price(seed: int, we
         assert [values(table, best, name) for name in COLUMNS] == [values(alone, 0, name) for name in COLUMNS]
         assert table.pieces[best] == alone.pieces[0]
         assert table.best_blocks == alone.best_blocks
+
+
+def test_a_front_that_is_computed_is_not_held_to_the_time_of_merging_it() -> None:
+    """Early blocks are computed sooner than merged, late ones not: SPLIT on node 0 is a hair better than node 1."""
+    cost = replace(
+        PLAIN, c1_ps_per_token=10_000, c3_ps_per_token2=200_000, c4_ps_per_token2=50_000, merge_ps_per_byte=100_000
+    )
+
+    def asked(queue_us: int, least_at_permille: int | None) -> QuoteTable:
+        given_input = quote_input(
+            token_count=512, depths={1: 29, 2: 20}, queued_us=(0, queue_us, 10**6), rtt_us=100, ps_per_byte=10_000
+        )
+        return cost.quote(structs.replace(given_input, least_at_permille=least_at_permille))
+
+    table = asked(0, None)
+    split, route = row(table, Action.SPLIT, 0), row(table, Action.ROUTE, 1)
+    ahead_us = int(table.ttft_us[split] - table.ttft_us[route])
+    for queue_us, executor in ((ahead_us - 1, 1), (ahead_us + 1, 0)):
+        assert asked(queue_us, 0).executor.tolist() == [executor]
+
+
+PRICED = st.tuples(*[st.integers(0, 2)] * 7)  # TTFT, bytes, action, executor, source, prefill, held up
+
+
+@given(PRICED, PRICED, st.sampled_from([0, 300, 1000]))
+def test_of_two_rows_the_one_of_lower_price_beats_the_other_and_of_equal_ones_the_better(
+    one: tuple[int, ...], other: tuple[int, ...], weigh: int
+) -> None:
+    out, nodes = np.zeros((len(COLUMNS), 2), np.int64), np.zeros((sheet.NODE_ROWS, 6), np.int64)
+    for row, (ttft_us, moved, action, executor, source, prefill_us, held_up) in enumerate((one, other)):
+        values = {
+            "ttft_us": ttft_us, "transfer_bytes": moved, "action": action, "executor": executor + 3 * row,
+            "source": source, "prefill_us": prefill_us,
+        }  # fmt: skip
+        for name, value in values.items():
+            out[COLUMNS.index(name), row] = value
+        nodes[HELD_UP_REQUESTS, executor + 3 * row] = held_up
+    job = sheet.Job(1, 1, 1, 0, 0, 0, 1, 0, 0, 0, NO_NODE, weigh)
+    links = sheet.LinkState(np.zeros((1, 1, sheet.LINK_FIELDS), np.int64), 0, 0, 1)
+    pieces = np.zeros((2, 1, 3), np.int64)
+    given_sheet = sheet.Sheet(out, pieces, nodes, nodes[0], nodes[0], links, RICH.coefficients, job)
+    choices = [costing.Choice(*row[:3], row[3] + 3 * i, row[4]) for i, row in enumerate((one, other))]
+    prices = [costing.priced_us(row[0], row[5], row[6], weigh) for row in (one, other)]
+    wins = prices[0] < prices[1] or (prices[0] == prices[1] and costing.better(choices[1], choices[0]) is choices[0])
+    assert floors.beats(given_sheet, 0, 1) == wins
 
 
 def test_prepared_is_compiled_for_every_quote() -> None:

@@ -127,6 +127,22 @@ def test_cheapest_is_never_beaten(seed: int) -> None:
     assert all(least <= table.ttft_us[load(name).select(table)] for name in NAMES)
 
 
+def promised(name: str) -> int | None:
+    return load(name).now(load(name).initial_state()).least_at_permille
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if promised(name) is not None])
+@given(seed=SEEDS, held_up=st.lists(st.integers(0, 3), min_size=6, max_size=6))
+@settings(max_examples=80, deadline=None)
+def test_who_promises_the_row_of_least_price_takes_it(name: str, seed: int, held_up: list[int]) -> None:
+    given_input, selector = random_input(seed), load(name).now(load(name).initial_state())
+    loads = tuple(replace(x, held_up_requests=count) for x, count in zip(given_input.loads, held_up, strict=False))
+    given_input = replace(given_input, loads=loads)
+    table, alone = COST.quote(given_input), COST.quote(replace(given_input, least_at_permille=promised(name)))
+    assert len(alone) <= 1
+    assert len(table) == 0 or line(table, selector.select(table)) == line(alone, selector.select(alone))
+
+
 def test_every_way_is_somebodys_choice() -> None:
     """Over a few hundred drawn situations `cheapest` takes each of the six ways, or a way is dead code."""
     taken = {
