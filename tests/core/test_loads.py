@@ -14,7 +14,7 @@ from kvshare_research.core.costing import PrefillCoefficients, decode_ps, paced
 from kvshare_research.core.loads import HELD_UP_REQUESTS, OUTLIER, QUEUED_WORK_US, Loads, Pace, Queue, Service
 from kvshare_research.core.nouns import PERMILLE, Action, Outcome, Request, Status
 from kvshare_research.driver.simulator import EngineModel, Simulator
-from tests.core.test_fleet import COST, ask, fleet
+from tests.core.fleet import COST, ask, fleet
 
 DECODE_STEP_PS = 80_000_000_000  # of the one token after the first
 TICK_US = 1_000_000_000  # no event but those of requests

@@ -25,7 +25,7 @@ from kvshare_research.guard.namespace import ModelSpace
 from kvshare_research.privacy.desk import Desk
 from kvshare_research.privacy.ledger import Budget, Ledger
 from kvshare_research.study.prompts import Hasher, Prompt
-from tests.core.test_fleet import fleet, only
+from tests.core.fleet import fleet, only
 
 SIZE = 16
 TENANTS = 6

@@ -18,7 +18,7 @@ from kvshare_research.driver.simulator import Simulator
 from kvshare_research.privacy.desk import Desk
 from kvshare_research.retention.lru import LruRetention
 from kvshare_research.study.disclosing import Discloser, Texts
-from tests.core.test_fleet import fleet, only
+from tests.core.fleet import fleet, only
 from tests.disclosure.test_disclosing import DIRECTORY, HASHER, SIZE, prompt
 
 LENGTHS = (32, 96, 40)

@@ -19,7 +19,7 @@ from kvshare_research.core.router import Router
 from kvshare_research.driver.assembly import Config, Place
 from kvshare_research.driver.log import EventLog
 from kvshare_research.selector.cheapest import Cheapest
-from tests.core.test_fleet import BLOCK_BYTES, ask, fleet
+from tests.core.fleet import BLOCK_BYTES, ask, fleet
 
 
 @final

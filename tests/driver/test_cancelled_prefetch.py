@@ -16,7 +16,7 @@ from kvshare_research.core.worker import Worker
 from kvshare_research.driver.blocks import Blocks
 from kvshare_research.retention.lru import LruRetention
 from kvshare_research.schedule.fcfs import FcfsSchedule
-from tests.core.test_fleet import DIRECTORY, GROUP_ID
+from tests.core.fleet import DIRECTORY, GROUP_ID
 from tests.transport.test_frames import ArrayPool
 
 BLOCKS, LAYERS, CAPACITY, SIZE = 5, 3, 12, 16

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvshare_research.core.nouns import Outcome, Status
 from kvshare_research.core.worker import Worker
 from kvshare_research.driver.simulator import Simulator
-from tests.core.test_fleet import DIRECTORY, ask, fleet
+from tests.core.fleet import DIRECTORY, ask, fleet
 
 EVENTS_PER_REQUEST = 400  # far more than any request takes: a fleet that goes round in circles exceeds it
 

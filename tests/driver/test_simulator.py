@@ -17,7 +17,7 @@ from kvshare_research.core.nouns import LinkRow, Status
 from kvshare_research.core.worker import Worker
 from kvshare_research.driver.simulator_engine import EngineModel, ModelledEngine
 from kvshare_research.driver.simulator_links import FairLink, one_way_us, unit
-from tests.core.test_fleet import DIRECTORY, ask, fleet, only
+from tests.core.fleet import DIRECTORY, ask, fleet, only
 
 MODEL = EngineModel(
     prefill=PrefillCoefficients(1_000_000_000, 50_000_000, 1_000_000, 1_000, 700),
@@ -192,7 +192,7 @@ def test_requests_are_conserved_at_every_moment() -> None:
 
 PROGRAM = """
 import json
-from tests.core.test_fleet import ask, fleet
+from tests.core.fleet import ask, fleet
 sim = fleet(3, event_delay_us=10_000)
 sim.event_loss_ratio, sim.seed = 0.2, 11
 for number in range(20):

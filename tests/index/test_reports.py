@@ -23,7 +23,7 @@ from kvshare_research.core.rights import TENANT, Scope
 from kvshare_research.guard.keys import KeyRing, RootSecret
 from kvshare_research.guard.namespace import ModelSpace, chain
 from kvshare_research.selector.route_to_longest_prefix import RouteToLongestPrefix
-from tests.core.test_fleet import ask, fleet, only
+from tests.core.fleet import ask, fleet, only
 
 from . import kit, world
 

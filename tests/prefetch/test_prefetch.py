@@ -17,12 +17,11 @@ from kvshare_research.core.foresight import Foresight, front, prefix_blocks
 from kvshare_research.core.nouns import Chain, Status
 from kvshare_research.core.ports import Prefetch, PrefetchIntent, Seen
 from kvshare_research.driver.simulator import Simulator
-from kvshare_research.driver.simulator_links import TwoClassLink
 from kvshare_research.prefetch.oracle import Oracle
 from kvshare_research.prefetch.ppm import Ppm
 from kvshare_research.prefetch.queue_lookahead import QueueLookahead
 from kvshare_research.prefetch.workflow import Workflow
-from tests.core.test_fleet import BLOCK_BYTES, GROUP_ID, ONE, TWO, ask, fleet, only
+from tests.core.fleet import BLOCK_BYTES, GROUP_ID, ONE, TWO, ask, fleet, only
 
 LIMITS: dict[str, Any] = {"price_ps_per_byte": 0, "inflight_bytes_max": 1 << 30, "horizon_us": 10_000_000}
 PREDICTING: dict[str, Any] = {**LIMITS, "proposals_max": 2, "probability_min": 0.1}
@@ -81,7 +80,7 @@ def test_one_tenants_habits_do_not_move_anything_for_another() -> None:
 def test_a_prefetch_never_reads_what_a_demand_could_not() -> None:
     """A predictor that wants another tenant's private prefix, a group's after its revocation, or an unsound one."""
     for case in ("private", "revoked", "unsound"):
-        sim = foreseeing(_Wish(case))
+        sim = foreseeing(Wish(case))
         scope = TWO if case == "private" else GROUP_ID
         ask(sim, 1, tenant=2, prefix="x", prefix_scope=scope, executor=0)
         sim.run()
@@ -94,7 +93,7 @@ def test_a_prefetch_never_reads_what_a_demand_could_not() -> None:
         assert only(sim.outcomes, 2).ttft_us > 0
 
 
-class _Wish(Prefetch):
+class Wish(Prefetch):
     """Wants the first chain it saw, for tenant 1, from the second request on; its probability is none in one case."""
 
     price_ps_per_byte, inflight_bytes_max = 0, 1 << 30
@@ -129,8 +128,8 @@ class _Wish(Prefetch):
 )  # fmt: skip
 def test_a_predictor_that_talks_nonsense_moves_nothing_widens_nothing_and_is_counted(change: dict[str, Any]) -> None:
     """What is no prefix, no node, no tenant, not held by anybody or not to be read: refused by the router."""
-    sane = _Wish("")
-    wish = _Wish("")
+    sane = Wish("")
+    wish = Wish("")
     wish.propose = lambda state, now_us: (state, tuple(replace(i, **change) for i in sane.propose(state, now_us)[1]))  # type: ignore[method-assign]
     sim = foreseeing(wish)
     ask(sim, 1, tenant=2, prefix="x", prefix_scope=GROUP_ID, executor=0)
@@ -146,7 +145,7 @@ def test_a_predictor_that_talks_nonsense_moves_nothing_widens_nothing_and_is_cou
 
 def test_the_holder_refuses_a_prefetch_that_the_router_should_not_have_sent() -> None:
     """Tickets are the same as for any fetch: a router with an outdated directory moves nothing."""
-    sim = foreseeing(_Wish(""))
+    sim = foreseeing(Wish(""))
     ask(sim, 1, tenant=2, prefix="x", prefix_scope=GROUP_ID, executor=0)
     sim.run()
     stricter = sim.router.directory.revoked(1, 1)
@@ -201,7 +200,7 @@ def test_prefetch_displaces_nothing(asked: list[tuple[int, str, int]], capacity:
 @pytest.mark.parametrize("when_us", [0, 100, 900, 3_000, 7_000, 9_500, 40_000])
 def test_cancelled_in_any_state_it_leaves_nothing_behind(when_us: int) -> None:
     """Asked, being sent, landing, landed: after a cancellation no buffer, pin or open fetch is left at either end."""
-    sim = foreseeing(_Wish(""))
+    sim = foreseeing(Wish(""))
     ask(sim, 1, tenant=2, prefix="x", prefix_scope=GROUP_ID, executor=0)
     sim.run()
     ask(sim, 2, tenant=1, prefix="y", executor=1, ingress=1, at_us=sim.now_us + 10)
@@ -217,7 +216,7 @@ def test_cancelled_in_any_state_it_leaves_nothing_behind(when_us: int) -> None:
 
 
 def test_a_request_in_need_of_room_takes_it_from_a_prefetch_under_way() -> None:
-    sim = foreseeing(_Wish(""), capacity=20, ps_per_byte=100_000)
+    sim = foreseeing(Wish(""), capacity=20, ps_per_byte=100_000)
     ask(sim, 1, tenant=2, prefix="x", prefix_scope=GROUP_ID, executor=0)
     sim.run()
     ask(sim, 2, tenant=1, prefix="y", prefix_blocks=4, executor=1, ingress=1, at_us=sim.now_us + 10)
@@ -293,72 +292,6 @@ def test_the_prefix_is_what_lies_before_the_last_segment() -> None:
     assert cut.block_count == 3 and cut.block_hash(2) == chain.block_hash(2)
     assert cut.scope_ends[-1][1] == 3
     assert ONE != TWO
-
-
-def test_only_a_fetch_alone_on_its_link_measures_it() -> None:
-    """Two at once see half the rate each: taken for the link's, that would talk the selector out of pulling."""
-    told: list[m.LinkMeasured] = []
-    sim = fleet(2, ps_per_byte=10_000)
-    inner = sim.router.handle
-
-    def handle(event: m.RouterEvent, now_us: int) -> tuple[m.RouterEffect, ...]:
-        told.extend([event] if isinstance(event, m.LinkMeasured) else [])
-        return inner(event, now_us)
-
-    sim.router.handle = handle  # type: ignore[method-assign]
-    for i, prefix in enumerate("abc"):
-        ask(sim, i + 1, prefix=prefix, executor=0, at_us=1 + i * SECOND)
-    for i, prefix in enumerate("ab"):
-        ask(sim, 10 + i, prefix=prefix, executor=1, ingress=1, at_us=10 * SECOND + i)
-    sim.run()
-    assert told == []
-    ask(sim, 20, prefix="c", executor=1, ingress=1, at_us=40 * SECOND)
-    sim.run()
-    assert len(told) == 1
-    assert told[0].elapsed_us == pytest.approx(told[0].bytes_moved / 100 + 1_000, rel=0.02)
-
-
-def test_what_a_request_fetches_goes_before_a_prefetch() -> None:
-    """A prefetch has the link; the demand that comes meanwhile takes as long as if there were none."""
-
-    def play(prefetched: bool) -> Simulator:
-        sim = foreseeing(_Wish(""), ps_per_byte=10_000) if prefetched else fleet(2, ps_per_byte=10_000)
-        ask(sim, 1, tenant=2, prefix="x", prefix_scope=GROUP_ID, executor=0)
-        ask(sim, 2, tenant=2, prefix="z", prefix_scope=GROUP_ID, executor=0, at_us=4 * SECOND)
-        ask(sim, 3, tenant=1, prefix="y", executor=1, ingress=1, at_us=8 * SECOND)
-        ask(sim, 4, tenant=1, prefix="z", prefix_scope=GROUP_ID, executor=1, ingress=1, at_us=8 * SECOND + 9_000)
-        sim.run()
-        return sim
-
-    plain, eager = play(False), play(True)
-    assert only(plain.outcomes, 4).pulled_tokens > 0
-    assert only(eager.outcomes, 4).fetch_us == only(plain.outcomes, 4).fetch_us
-    assert eager.workers[1].prefetching.counters["landed_blocks"] == 8, "it came in the end"
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40), st.booleans()), min_size=1, max_size=12))
-@settings(max_examples=80, deadline=None)
-def test_a_link_of_two_classes_carries_each_byte_once_and_the_front_first(flows: list[tuple[int, int, bool]]) -> None:
-    """The front ends as if alone on a fair link; all is carried in the time that one fair link takes for all."""
-
-    def ends(link: TwoClassLink, rows: list[tuple[int, int, bool]]) -> dict[int, int]:
-        found, waiting, now = {}, [(at, i, size, back) for i, (at, size, back) in enumerate(rows)], 0
-        waiting.sort()
-        while waiting or link.next_us() is not None:
-            due = link.next_us()
-            now = min([t for t in (due, waiting[0][0] if waiting else None) if t is not None])
-            found |= dict.fromkeys(link.finished(now), now)
-            while waiting and waiting[0][0] <= now:
-                _, i, size, back = waiting.pop(0)
-                link.start(i, size, now, back)
-        return found
-
-    per_us = 1_000_000
-    both = ends(TwoClassLink(per_us), flows)
-    front = ends(TwoClassLink(per_us), [row for row in flows if not row[2]])
-    every = ends(TwoClassLink(per_us), [(at, size, False) for at, size, _ in flows])
-    assert [both[i] for i, row in enumerate(flows) if not row[2]] == [front[i] for i in range(len(front))]
-    assert abs(max(both.values()) - max(every.values())) <= len(flows)
 
 
 def test_what_was_just_asked_for_is_not_prefetched_to_where_it_was_asked() -> None:

@@ -31,7 +31,7 @@ from kvshare_research.privacy.desk import Desk
 from kvshare_research.privacy.ledger import Budget, Ledger
 from kvshare_research.study.disclosing import Discloser
 from kvshare_research.transport.wire import encode_core
-from tests.core.test_fleet import fleet
+from tests.core.fleet import fleet
 from tests.disclosure.test_disclosing import DIRECTORY, HASHER, TENANTS
 
 TEXT = "wisteria quasar 7719: the merger closes on Thursday"

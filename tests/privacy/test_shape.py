@@ -21,7 +21,7 @@ from kvshare_research.core.nouns import HASH_BYTES, NO_NODE, Chain, Outcome, Quo
 from kvshare_research.core.ports import Selector, UnderWay
 from kvshare_research.core.shaping import AT_ONCE, UNSHAPED, Due, Shape, ShapeKind, shown, told
 from kvshare_research.driver.held import Held
-from tests.core.test_fleet import BLOCK_TOKENS, DIRECTORY, GROUP_ID, PUBLIC_ID, TWO, ask, fleet, only
+from tests.core.fleet import BLOCK_TOKENS, DIRECTORY, GROUP_ID, PUBLIC_ID, TWO, ask, fleet, only
 
 PAD = Shape(kind=ShapeKind.PAD)
 CONSTANT = Shape(kind=ShapeKind.CONSTANT, margin_permille=1_200)

@@ -14,7 +14,7 @@ from kvshare_research.selector.gorgo import Gorgo
 from kvshare_research.selector.gorgo_online import Climbing, GorgoOnline
 from kvshare_research.selector.mooncake import Mooncake
 from kvshare_research.selector.rejection import EarlyRejection
-from tests.core.test_fleet import ask, fleet
+from tests.core.fleet import ask, fleet
 
 from .test_golden import TABLE
 

@@ -13,7 +13,7 @@ from kvshare_research.core.nouns import Action, Status
 from kvshare_research.core.ports import UnderWay
 from kvshare_research.selector.mooncake import Mooncake
 from kvshare_research.selector.rejection import EarlyRejection, decoding_at
-from tests.core.test_fleet import ask, fleet
+from tests.core.fleet import ask, fleet
 
 from .test_golden import TABLE
 
