@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from msgspec import Struct
 
 from . import messages as m
@@ -30,8 +28,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     standing: Service  # what it takes as its shape shows it: of an answer without one, what it is quoted to take
 
 
-@dataclass(slots=True, kw_only=True)
-class Pending:
+class Pending(Struct, kw_only=True, gc=False):
     """A request the router has dispatched and not yet recorded."""
 
     arrived: m.Arrived
