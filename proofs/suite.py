@@ -11,7 +11,7 @@ from . import kit
 
 MODULES = (
     *("quota", "unbounded", "exact", "noninterference", "reads", "scopes", "judging", "policies", "disclosures"),
-    *("keys", "index", "cost"),
+    *("keys", "index", "cost", "splits"),
 )
 
 
