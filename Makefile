@@ -27,6 +27,7 @@ test: setup      ## all tests
 
 lint: setup      ## style, types and import layers
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

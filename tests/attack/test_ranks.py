@@ -26,7 +26,10 @@ def test_the_cases_are_those_of_the_simulator() -> None:
 def test_on_ranks_reuse_tells_the_secret_without_a_guard_and_nothing_with_one(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     out = tmp_path / "rows.json"
-    settings = ["selector=route_to_longest_prefix", *(f"attack.{s}" for s in (*SMALL, f"out={out}"))]  # no clock decides
+    settings = [
+        "selector=route_to_longest_prefix",
+        *(f"attack.{s}" for s in (*SMALL, f"out={out}")),
+    ]  # no clock decides
     command = [sys.executable, "-m", "kvshare_research.attack.ranks", f"cache_root={tmp_path}", *settings]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert out.exists(), done.stderr

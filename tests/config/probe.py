@@ -15,7 +15,9 @@ from kvshare_research.core.errors import EngineError
 def command(cfg: Any, comm: Any) -> int:
     """Says who runs it, then does what `name` asks for."""
     rank, size = (comm.Get_rank(), comm.Get_size()) if comm is not None else (0, 1)
-    sys.stdout.write(f"rank {rank} of {size} seed {cfg.seed} tenancy {cfg.tenancy._target_.rpartition('.')[2]} pid {os.getpid()}\n")
+    sys.stdout.write(
+        f"rank {rank} of {size} seed {cfg.seed} tenancy {cfg.tenancy._target_.rpartition('.')[2]} pid {os.getpid()}\n"
+    )
     sys.stdout.flush()
     if cfg.name == "raise" and rank == size - 1:
         raise EngineError("the model folder `x` is empty; give `engine.model` a folder with config.json")

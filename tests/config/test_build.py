@@ -146,7 +146,13 @@ def test_a_missing_component_is_named() -> None:
         build({"_target_": f"{HERE}.Outer"}, "part")
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3), lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=3), x, max_size=3), max_leaves=5))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+        lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=3), x, max_size=3),
+        max_leaves=5,
+    )
+)
 def test_any_value_is_converted_exactly_or_refused(value: object) -> None:
     """Nothing but ConfigError ever comes out, and what is accepted equals what was given, in the annotated type."""
     kinds: list[tuple[Any, type]] = [(int, int), (float, float), (bool, bool), (str, str), (tuple[int, ...], tuple)]

@@ -31,7 +31,10 @@ def test_a_sweep_runs_every_combination_and_goes_on_after_a_failure(probe: Probe
     done = probe("--multirun", "name=raise,ok", "seed=1,2")
     assert [line.split()[5] for line in done.stdout.splitlines()] == ["1", "2", "1", "2"]
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["error: the model folder `x` is empty; give `engine.model` a folder with config.json"] * 2
+    assert (
+        done.stderr.splitlines()
+        == ["error: the model folder `x` is empty; give `engine.model` a folder with config.json"] * 2
+    )
 
 
 @given(st.permutations(["seed=1,2", "--multirun", "tenancy=shard,layered", "--config-dir", "name=a=b", "+actions=[x]"]))
@@ -48,7 +51,11 @@ def test_flags_come_first_and_nothing_else_changes_place(words: list[str]) -> No
 
 
 def test_flags_and_overrides_in_any_order_mean_the_same(probe: Probe) -> None:
-    orders = (("seed=1,2", "-m", "tenancy=shard"), ("-m", "tenancy=shard", "seed=1,2"), ("tenancy=shard", "seed=1,2", "-m"))
+    orders = (
+        ("seed=1,2", "-m", "tenancy=shard"),
+        ("-m", "tenancy=shard", "seed=1,2"),
+        ("tenancy=shard", "seed=1,2", "-m"),
+    )
     for words in orders:
         lines = [line.partition(" pid")[0] for line in probe(*words).stdout.splitlines()]
         assert [line.partition(" seed ")[2] for line in lines] == ["1 tenancy Shard", "2 tenancy Shard"]
@@ -68,14 +75,20 @@ REFUSED = {
     ("~seed",): "error: `config` needs a value for `seed` (an integer)",
     ("seed=abc",): "error: `seed` is `abc`, expected an integer",
     ("seed=-1",): "error: `seed` is `-1`, expected 0 to 4294967295",
-    ("seed=1,2",): "error: `seed=1,2` has several values: add --multirun for one run each, or write `seed=[1,2]` for a list",
+    (
+        "seed=1,2",
+    ): "error: `seed=1,2` has several values: add --multirun for one run each, or write `seed=[1,2]` for a list",
     ("force=1",): "error: `force` is `1`, expected true or false",
     ("actions=[recompute,pul]",): "error: `actions[1]` is `pul`; did you mean `pull`?",
     ("actions=[pull]",): "error: `actions` leaves out `recompute`, which must always remain possible",
     ("ranks=1",): "error: `ranks` is `1`, expected 2 or more: one router and at least one worker",
     ("name=a/b",): "error: `name` is `a/b`, expected the name of a folder",
-    ("retention._target_=os.system",): "error: `retention._target_` is `os.system`, expected a class inside `kvshare_research`",
-    ("tenancy._target_=kvshare_research.retention.lru.LruRetention",): "error: `tenancy` is a `LruRetention`, expected a `Tenancy`",
+    (
+        "retention._target_=os.system",
+    ): "error: `retention._target_` is `os.system`, expected a class inside `kvshare_research`",
+    (
+        "tenancy._target_=kvshare_research.retention.lru.LruRetention",
+    ): "error: `tenancy` is a `LruRetention`, expected a `Tenancy`",
     ("driver=mpi", "driver.mpiexec=nowhere"): "error: `driver.mpiexec` is `nowhere`, expected an executable launcher",
 }
 
@@ -133,7 +146,9 @@ def test_asking_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert not HEAVY & loaded
 
 
-def test_without_mpiexec_the_message_says_what_to_install(probe: Probe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_mpiexec_the_message_says_what_to_install(
+    probe: Probe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from kvshare_research import launch
     from kvshare_research.core.errors import ConfigError
 
@@ -176,7 +191,9 @@ class TestRanks:
             (2, ("driver=mpi", "ranks=3"), "`ranks` is `3`, but mpiexec started 2; leave `ranks` out"),
         ],
     )
-    def test_a_mistake_ends_every_rank_with_one_line(self, probe: Probe, ranks: int, arguments: tuple[str, ...], message: str) -> None:
+    def test_a_mistake_ends_every_rank_with_one_line(
+        self, probe: Probe, ranks: int, arguments: tuple[str, ...], message: str
+    ) -> None:
         done = probe(*arguments, under=(str(MPIEXEC), "-n", str(ranks)))
         assert (done.stdout, done.stderr, done.returncode) == ("", f"error: {message}\n", 2)
 
@@ -187,14 +204,19 @@ class TestRanks:
 
     def test_a_rank_that_fails_says_so_once_and_takes_the_others_along(self, probe: Probe) -> None:
         done = probe("driver=mpi", "name=raise")
-        assert done.stderr == "error (rank 2): the model folder `x` is empty; give `engine.model` a folder with config.json\n"
+        assert (
+            done.stderr
+            == "error (rank 2): the model folder `x` is empty; give `engine.model` a folder with config.json\n"
+        )
         assert done.returncode == 1
         assert not _alive(done.stdout)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_a_signal_leaves_no_rank_behind(self, conf: Path, tmp_path: Path, number: signal.Signals) -> None:
         command = [sys.executable, "-m", "tests.config.probe", "--config-dir", str(conf), "driver=mpi", "name=hang"]
-        with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
             assert child.stdout is not None
             lines = [child.stdout.readline() for _ in range(3)]
             child.send_signal(number)
@@ -226,7 +248,9 @@ def _alive(output: str) -> list[int]:
     pids = [int(line.rpartition(" ")[2]) for line in output.splitlines() if "pid" in line]
     assert len(pids) >= 2
     for _ in range(100):
-        left = [pid for pid in pids if Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()]
+        left = [
+            pid for pid in pids if Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
+        ]
         if not left:
             return []
         time.sleep(0.05)

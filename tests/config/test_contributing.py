@@ -34,21 +34,33 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**environment(), "PYTHONPATH": str(folder)}
-    return subprocess.run([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_contract_of_the_family_finds_and_passes_it(copy: Path) -> None:
-    done = run(copy, "-m", "pytest", "tests/selector", "-k", "payback", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+    done = run(
+        copy, "-m", "pytest", "tests/selector", "-k", "payback", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"
+    )
     assert done.returncode == 0, done.stdout
     assert re.search(r"[3-9]\d* passed", done.stdout), done.stdout
 
 
 def test_the_command_line_offers_checks_and_explains_it(copy: Path) -> None:
     assert "payback" in run(copy, "-m", "kvshare_research", "--help").stdout
-    assert "saving_ratio_min: 0.5" in run(copy, "-m", "kvshare_research", "--cfg", "job", "selector=payback", "selector.saving_ratio_min=0.5").stdout
+    assert (
+        "saving_ratio_min: 0.5"
+        in run(
+            copy, "-m", "kvshare_research", "--cfg", "job", "selector=payback", "selector.saving_ratio_min=0.5"
+        ).stdout
+    )
     for given, message in (
         ("selector=paybak", "error: `selector` has no choice `paybak`; did you mean `payback`?\n"),
-        ("selector.saving_ratio=1", "error: there is no key `selector.saving_ratio`; did you mean `selector.saving_ratio_min`?\n"),
+        (
+            "selector.saving_ratio=1",
+            "error: there is no key `selector.saving_ratio`; did you mean `selector.saving_ratio_min`?\n",
+        ),
         ("selector.saving_ratio_min=2", "error: `selector`: `saving_ratio_min` is `2.0`, expected 0 to 1\n"),
         ("selector.saving_ratio_min=much", "error: `selector.saving_ratio_min` is `much`, expected a number\n"),
     ):
@@ -58,6 +70,9 @@ def test_the_command_line_offers_checks_and_explains_it(copy: Path) -> None:
 
 
 def test_it_is_typed_and_tidy(copy: Path) -> None:
-    for command in (("-m", "ruff", "check", "kvshare_research/selector"), ("-m", "pytest", "tests/tidy", "-q", "-k", "selector")):
+    for command in (
+        ("-m", "ruff", "check", "kvshare_research/selector"),
+        ("-m", "pytest", "tests/tidy", "-q", "-k", "selector"),
+    ):
         done = run(copy, *command)
         assert done.returncode == 0, done.stdout

@@ -29,10 +29,16 @@ from kvshare_research.provenance import (
 from .conftest import environment
 
 CONFIG: dict[str, Any] = {"seed": 1, "selector": {"a": 1, "b": [1, 2]}, "driver": {"mpiexec": None}, "output_root": "x"}
-leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=4)
+leaves = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=4)
+)
 configs = st.dictionaries(
     st.text(min_size=1, max_size=4),
-    st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3), max_leaves=6),
+    st.recursive(
+        leaves,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+        max_leaves=6,
+    ),
     max_size=5,
 )
 
@@ -55,7 +61,13 @@ def test_different_settings_have_different_hashes(one: dict[str, Any], two: dict
 def test_the_hash_is_the_same_in_every_process() -> None:
     script = f"from kvshare_research.config import config_hash; print(config_hash({CONFIG!r}))"
     seen = {
-        subprocess.run([sys.executable, "-c", script], env={**environment(), "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout.strip()
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**environment(), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
         for seed in ("0", "1", "4711")
     }
     assert seen == {config_hash(CONFIG)}
@@ -76,7 +88,9 @@ def now() -> Provenance:
 def test_only_an_exact_match_is_reused(now: Provenance) -> None:
     stored = to_plain(now)
     assert may_reuse(stored, now)
-    assert may_reuse(stored | {"versions": {}, "system": "other", "python": "3.14"}, now), "these explain, they do not decide"
+    assert may_reuse(stored | {"versions": {}, "system": "other", "python": "3.14"}, now), (
+        "these explain, they do not decide"
+    )
     for change in (
         {"config_hash": "0"},
         {"commit": "d" * 40},
@@ -101,7 +115,11 @@ def test_a_stored_provenance_is_read_back(tmp_path: Path, now: Provenance) -> No
 
 def test_the_state_of_the_repository_is_seen(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
-        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *arguments], check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *arguments],
+            check=True,
+            capture_output=True,
+        )
 
     assert repository_state(tmp_path) == ("", False)
     git("init")
@@ -118,7 +136,9 @@ def test_the_state_of_the_repository_is_seen(tmp_path: Path) -> None:
     assert repository_state(inside) == ("", False), "a copy inside somebody else's repository has no commit of its own"
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "results.json"
     write_atomic(path, "old")
 

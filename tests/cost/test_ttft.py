@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import pickle
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -385,7 +386,10 @@ def test_a_changed_formula_is_compiled_anew() -> None:
 @settings(max_examples=60, deadline=None)
 def test_more_allowed_ways_never_quote_a_longer_best(seed: int) -> None:
     given_input = random_input(seed)
-    best = lambda actions: RICH.quote(structs.replace(given_input, actions=frozenset(actions))).ttft_us.min(initial=10**15)  # noqa: E731
+
+    def best(actions: Iterable[Action]) -> int:
+        return int(RICH.quote(structs.replace(given_input, actions=frozenset(actions))).ttft_us.min(initial=10**15))
+
     ways = sorted(given_input.actions)
     assert all(best(ways) <= best(w for w in ways if w != gone) for gone in ways)
     assert best(ways) <= best([])

@@ -20,7 +20,9 @@ SIZES = st.integers(0, 40_000)
 
 @given(*[SIZES] * 5, st.integers(1, 5_000), st.floats(0, 1), st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
-def test_no_way_to_cut_a_prefill_is_quicker(c0: int, c1: int, c2: int, c3: int, c4: int, tokens: int, share: float, chance: random.Random) -> None:
+def test_no_way_to_cut_a_prefill_is_quicker(
+    c0: int, c1: int, c2: int, c3: int, c4: int, tokens: int, share: float, chance: random.Random
+) -> None:
     """Any pieces, from any depth up to the cached one."""
     rates = PrefillCoefficients(c0, c1, c2, c3, c4)
     cached = int(share * (tokens - 1))
@@ -48,7 +50,9 @@ def prompts(seed: int) -> list[Prompt]:
     return made
 
 
-@pytest.mark.parametrize("selector", ["cheapest", "mooncake", "least_request", "route_to_longest_prefix", "pull_always"])
+@pytest.mark.parametrize(
+    "selector", ["cheapest", "mooncake", "least_request", "route_to_longest_prefix", "pull_always"]
+)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_request_of_a_fleet_is_served_sooner(selector: str, seed: int) -> None:
     """The default engine computes long prompts in chunks, which is quicker than at once; another link, another seed."""

@@ -24,7 +24,9 @@ def played(policy: str, slower: float, seeds: int = 3, count: int = 200) -> Play
     rows = []
     for _ in range(seeds):
         drawn_us = (chance.exponential(1e6, count) * slower).astype(int).tolist()
-        rows.append(tuple(structs.replace(done, request_id=i, ttft_us=t, end_to_end_us=2 * t) for i, t in enumerate(drawn_us)))
+        rows.append(
+            tuple(structs.replace(done, request_id=i, ttft_us=t, end_to_end_us=2 * t) for i, t in enumerate(drawn_us))
+        )
     return Played(policy=policy, outcomes=tuple(rows), moved_bytes=0, evicted_blocks=0, troubles=("",) * seeds)
 
 

@@ -58,9 +58,7 @@ def machine(name: str) -> type[RuleBasedStateMachine]:
         @rule(node=NODE, tier=TIER | st.none())
         def clear(self, node: int, tier: int | None) -> None:
             self.store.clear(node, tier)
-            self.model.copies = {
-                k: v for k, v in self.model.copies.items() if k[0] != node or tier not in (None, k[1])
-            }
+            self.model.copies = {k: v for k, v in self.model.copies.items() if k[0] != node or tier not in (None, k[1])}
 
         @invariant()
         def answers_are_the_longest_runs(self) -> None:

@@ -52,7 +52,7 @@ def test_sglang() -> None:
 
 
 def test_cbor_lengths() -> None:
-    assert interop.cbor([23, 24, 256, 65536, 1 << 32]).hex() == "8517181819010" "01a000100001b0000000100000000"
+    assert interop.cbor([23, 24, 256, 65536, 1 << 32]).hex() == "851718181901001a000100001b0000000100000000"
     assert interop.cbor("é").hex() == "62c3a9"
     with pytest.raises(ValueError, match="64 bits"):
         interop.cbor(1 << 64)

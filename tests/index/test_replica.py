@@ -283,7 +283,7 @@ def test_a_snapshot_that_cannot_be_true_is_refused_and_changes_nothing(rows: tup
 
 def test_what_is_no_hash_node_or_tier_is_counted() -> None:
     r, journal = replica(), Journal(0, 1)
-    r.receive(journal.write(BlocksStored(tier=0, parent=None, hashes=(A, B"short", B))), 0)
+    r.receive(journal.write(BlocksStored(tier=0, parent=None, hashes=(A, b"short", B))), 0)
     r.receive(journal.write(BlocksStored(tier=-1, parent=None, hashes=(A,))), 0)
     r.receive(Journal(7, 1).write(stored((0,))), 0)
     assert r.rows(0) == ((0, A, None, 1),)
@@ -328,7 +328,9 @@ def main(steps: int) -> None:
     total: Counter[str] = Counter()
     for seed in range(-(-steps // 10_000)):
         total.update(walk(seed=100 + seed, steps=min(steps, 10_000)).anomalies())
-    print(f"{steps} steps, each checked on {len(KINDS)} replicas: nothing wrong, all converged; {dict(sorted(total.items()))}")
+    print(
+        f"{steps} steps, each checked on {len(KINDS)} replicas: nothing wrong, all converged; {dict(sorted(total.items()))}"
+    )
 
 
 if __name__ == "__main__":

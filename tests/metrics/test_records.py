@@ -25,7 +25,9 @@ from .synthetic import make_case
 
 def test_round_trip_is_lossless_also_for_not_a_number() -> None:
     case = make_case(rejected=2, utilisation=0.7)
-    odd = structs.replace(case.outcomes[0], logit_fingerprint=(math.nan, -math.inf, math.inf, 0.1 + 0.2), application="nan")
+    odd = structs.replace(
+        case.outcomes[0], logit_fingerprint=(math.nan, -math.inf, math.inf, 0.1 + 0.2), application="nan"
+    )
     case = replace(case, outcomes=(odd, *case.outcomes[1:]), extra=(("model", "1e5"), ("inf", "nan")))
     data = encode_results([case], provenance={"commit": "abc", "n": 3}, command="make demo")
     json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -72,6 +74,8 @@ def test_frame_has_one_row_per_outcome_and_typed_columns_when_empty() -> None:
 
 def test_index_ignores_the_router_incarnation() -> None:
     case = make_case(count=3)
-    moved = replace(case, outcomes=tuple(structs.replace(o, request_id=(7 << 32) + 5 + o.request_id) for o in case.outcomes))
+    moved = replace(
+        case, outcomes=tuple(structs.replace(o, request_id=(7 << 32) + 5 + o.request_id) for o in case.outcomes)
+    )
     assert [replace(moved, first_counter=5).index_of(o) for o in moved.outcomes] == [0, 1, 2]
     assert msgspec.to_builtins(case.key)[0] == "measured"

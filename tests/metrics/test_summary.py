@@ -55,7 +55,10 @@ def test_a_measurement_that_beats_the_bound_is_caught() -> None:
     base = make_case("recompute_always")
     ours = make_case("cheapest")
     lying = replace(
-        ours, outcomes=tuple(structs.replace(o, prefill_us=o.prefill_us // 20, fetch_us=0, overlap_us=0) for o in ours.outcomes)
+        ours,
+        outcomes=tuple(
+            structs.replace(o, prefill_us=o.prefill_us // 20, fetch_us=0, overlap_us=0) for o in ours.outcomes
+        ),
     )
     saved = _rows(base, lying)["cheapest"].savings
     assert saved is not None

@@ -120,7 +120,13 @@ def test_a_vocabulary_is_checked_also_where_none_is_configured(tmp_path: Path, k
         save(train_counts(sessions(), NAMES, epsilon=None, delta=0.0, noise=SeededNoise(1)), path)
     else:
         save(train_network(sessions(), NAMES, epsilon=None, delta=0.0, epochs=1, batch=100, width=4, hidden=4), path)
-    common = {"price_ps_per_byte": 0, "inflight_bytes_max": 0, "horizon_us": 9, "proposals_max": 2, "probability_min": 0.0}
+    common = {
+        "price_ps_per_byte": 0,
+        "inflight_bytes_max": 0,
+        "horizon_us": 9,
+        "proposals_max": 2,
+        "probability_min": 0.0,
+    }
 
     def proposals(foresight: Foresight) -> int:
         chain = Chain(hashes=NAMES[1], scope_ends=((0, 1),), block_tokens=16)

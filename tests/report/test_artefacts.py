@@ -118,7 +118,9 @@ def _broken(name: str) -> list[CaseResult]:
         return [replace(case, outcomes=(), expected_requests=0)]
     if name == "all rejected":
         return [make_case("recompute_always", count=4, rejected=4), make_case(count=4, rejected=4)]
-    odd = tuple(structs.replace(o, logit_fingerprint=(float("nan"),) * 2, ttft_us=0, prefill_us=0) for o in case.outcomes)
+    odd = tuple(
+        structs.replace(o, logit_fingerprint=(float("nan"),) * 2, ttft_us=0, prefill_us=0) for o in case.outcomes
+    )
     return [replace(case, selector="recompute_always", outcomes=odd), replace(case, outcomes=odd)]
 
 

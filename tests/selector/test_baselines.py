@@ -270,7 +270,9 @@ SOURCES = ("arXiv", "github.com/", "docs", "TPDS", "ours", "textbook", "the note
 
 def test_every_selector_has_a_decision_computed_by_hand() -> None:
     """Its class is called in a file of golden decisions: a new YAML without one is noticed here."""
-    texts = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py") if path.name != "test_contract.py")
+    texts = "".join(
+        path.read_text() for path in Path(__file__).parent.glob("test_*.py") if path.name != "test_contract.py"
+    )
     classes = {type(load(name)).__name__ for name in NAMES} - {"Bound"}  # decides nothing: tests/driver/test_relaxed.py
     assert [name for name in sorted(classes) if f"{name}(" not in texts] == []
 

@@ -33,7 +33,9 @@ def rows(printed: str) -> dict[str, tuple[float, float, float]]:
 
 def stage() -> SimulatedStage:
     data: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).parents[2] / "conf" / "membership.yaml"))
-    groups = {k: v for entry in data.pop("defaults") if isinstance(entry, dict) for k, v in entry.items() if " " not in k}
+    groups = {
+        k: v for entry in data.pop("defaults") if isinstance(entry, dict) for k, v in entry.items() if " " not in k
+    }
     data.pop("hydra")
     chosen = {group: choice(group, name) for group, name in groups.items()}
     for key, value in chosen.items():
@@ -91,4 +93,6 @@ def test_areas_and_bounds_of_unequal_sides() -> None:
     inside, outside = np.array([1.0, 2.0, 2.0]), np.array([0.0, 2.0])
     assert area(inside, outside)[0] == pytest.approx((1 + 2 + 2 * 0.5) / 6)
     assert epsilon_lower(90, 10, 100, 0.0) == epsilon_lower(90, 10, 100, 0.0, trials_out=100)
-    assert epsilon_lower(90, 100, 100, 0.0, trials_out=1000) == pytest.approx(1.8389, rel=1e-3), "more looks, a tighter bound"
+    assert epsilon_lower(90, 100, 100, 0.0, trials_out=1000) == pytest.approx(1.8389, rel=1e-3), (
+        "more looks, a tighter bound"
+    )

@@ -67,7 +67,8 @@ def test_answers_are_identical_however_the_prefix_was_obtained(results: tuple[Ca
         for case in cases.values():
             for case_index, outcome in by_index(case).items():
                 assert outcome.output_digest == expected[case_index] != ""
-                assert outcome.output_tokens == ()  # an answer is a tenant's: what is kept says only whether it is equal
+                # An answer is a tenant's: what is kept says only whether it is equal.
+                assert outcome.output_tokens == ()
                 compared += case.selector != BASELINE
     assert compared > 50
 

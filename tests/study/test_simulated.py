@@ -37,7 +37,9 @@ def trace(folder: Path, *bad: str) -> Path:
         for talk in range(40):
             ids = [0, *(1 + 10 * talk + i for i in range(2 + turn))]
             time_ms = 60_000 * turn + 1_000 * talk
-            rows.append({"timestamp": time_ms, "input_length": 512 * len(ids) - 7, "output_length": 20, "hash_ids": ids})
+            rows.append(
+                {"timestamp": time_ms, "input_length": 512 * len(ids) - 7, "output_length": 20, "hash_ids": ids}
+            )
     lines = [json.dumps(row) for row in rows]
     (folder / "mooncake" / "conversation_trace.jsonl").write_text("\n".join([*lines, *bad]))
     return folder
@@ -127,7 +129,10 @@ def test_disclosure_and_prefetch_are_axes_and_are_played_in_virtual_time(tmp_pat
         (("driver.batch_max=0",), "`driver.batch_max` is `0`, expected 1 or more"),
         (("driver.nodes=4",), "driver.nodes"),
         (("limits.admitted_max=0",), "`limits.admitted_max` is `0`, expected at least 1"),
-        (("workload.prompt_tokens=1000000000",), "`workload.prompt_tokens` is `1000000000`, expected at least 2 and at"),
+        (
+            ("workload.prompt_tokens=1000000000",),
+            "`workload.prompt_tokens` is `1000000000`, expected at least 2 and at",
+        ),
         (("events.publish=true",), "`events.publish` tells what real workers hold; it needs driver=mpi"),
         (("retention=h2o",), "needs an engine that reports attention"),
     ],

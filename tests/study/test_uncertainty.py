@@ -15,7 +15,9 @@ def test_what_was_measured_is_told_with_intervals() -> None:
     def noisy(us: float) -> int:
         return round(us * np.exp(0.03 * chance.standard_normal()))
 
-    points = tuple((s, k, noisy(2_000 + 90 * s + 2 * k)) for s in (16, 64, 256, 512) for k in (0, 128, 512) for _ in range(3))
+    points = tuple(
+        (s, k, noisy(2_000 + 90 * s + 2 * k)) for s in (16, 64, 256, 512) for k in (0, 128, 512) for _ in range(3)
+    )
     decodes = tuple((4, k, noisy(4 * (9_000 + 3 * k))) for k in (16, 2_000) for _ in range(3))
     links = {"wan": [[0, 1, size, noisy(20_000 + size * 0.008)] for size in (0, 1_000_000) for _ in range(6)]}
     rows = known(Calibration(points=points, decode_points=decodes), links)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -61,10 +62,20 @@ def imports(path: Path) -> set[str]:
 
 def tracked() -> list[Path]:
     """Text files of the project, as git sees them; every file outside a checkout."""
-    done = subprocess.run(["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True, check=False
+    )
     names = done.stdout.splitlines() if done.returncode == 0 else [str(p.relative_to(ROOT)) for p in PACKAGE.rglob("*")]
     texts = (".py", ".md", ".yaml", ".toml", ".cff", ".txt", ".sh", "Makefile", "run")
     return [ROOT / n for n in names if n.endswith(texts) and (ROOT / n).is_file()]
+
+
+@pytest.mark.parametrize("command", ["check", "format --check"])
+def test_ruff_finds_nothing(command: str) -> None:
+    """As `make lint` asks it."""
+    ruff = [str(Path(sys.executable).parent / "ruff"), *command.split(), "--no-cache", "."]
+    done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_modules_are_short_and_say_what_they_are_for() -> None:
@@ -108,7 +119,18 @@ def test_heavy_packages_stay_in_their_homes() -> None:
 
 def test_the_core_is_pure() -> None:
     """No clock, chance, input, output or order that differs between two processes."""
-    allowed = {"__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "functools", "heapq", "itertools"}
+    allowed = {
+        "__future__",
+        "abc",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "difflib",
+        "enum",
+        "functools",
+        "heapq",
+        "itertools",
+    }
     allowed |= {"math", "operator", "struct", "types", "typing", "numpy", "msgspec", "kvshare_research"}
     impure = {"hash", "id", "open", "print", "input", "eval", "exec", "globals"}
     for path in sorted((PACKAGE / "core").glob("*.py")):
@@ -125,7 +147,16 @@ def test_layers_hold() -> None:
 
 def test_no_leftovers_and_no_machine_of_ours() -> None:
     """Nothing half-done, no path of one machine, no reference that only its author can follow."""
-    words = ["TO" + "DO", "FIX" + "ME", "XX" + "X", "H" + "ACK", r"/wo" + "rk/", r"/ro" + "ot/", r"/ho" + "me/", r"\.\./sha" + "red"]
+    words = [
+        "TO" + "DO",
+        "FIX" + "ME",
+        "XX" + "X",
+        "H" + "ACK",
+        r"/wo" + "rk/",
+        r"/ro" + "ot/",
+        r"/ho" + "me/",
+        r"\.\./sha" + "red",
+    ]
     pattern = re.compile("|".join(rf"(?<![\w.]){word}" for word in words))
     found = [
         f"{name(path)}:{number}: {line.strip()[:80]}"
@@ -143,14 +174,18 @@ def test_a_choice_is_built_by_the_module_it_is_named_after(group: str) -> None:
         target = yaml.safe_load(path.read_text())["_target_"]
         _, family, stem, _ = target.split(".")
         assert family == folder, f"{name(path)} is built by {target}"
-        assert path.stem.startswith(stem), f"{name(path)} is built by {target}, expected a module whose name it starts with"
+        assert path.stem.startswith(stem), (
+            f"{name(path)} is built by {target}, expected a module whose name it starts with"
+        )
 
 
 @pytest.mark.parametrize("group", SEAMS)
 def test_a_policy_can_be_chosen(group: str) -> None:
     """Every class that implements a seam has a configuration that names it: nothing is there that nobody can run."""
     seam = SEAMS[group].__name__
-    named = {yaml.safe_load(p.read_text())["_target_"].rpartition(".")[2] for p in (ROOT / "conf" / group).glob("*.yaml")}
+    named = {
+        yaml.safe_load(p.read_text())["_target_"].rpartition(".")[2] for p in (ROOT / "conf" / group).glob("*.yaml")
+    }
     for path in sorted((PACKAGE / FOLDERS.get(group, group)).glob("*.py")):
         for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == seam for b in node.bases):
