@@ -98,10 +98,17 @@ def _compiled(stretches: Sequence[Stretch], root: bytes, block_tokens: int) -> l
     lasts = np.frombuffer(root * len(counts), np.uint32).reshape(-1, DIGEST_BYTES // 4).copy()
     goes_on = np.array([stretch.goes_on for stretch in stretches], np.int64)
     chain(keys, lasts, goes_on, np.array(counts, np.int64), tokens, block_tokens, hashes, marks)
+    all_hashes, all_marks, all_lasts = hashes.tobytes(), marks.tobytes(), lasts.tobytes()
     found, start = [], 0
-    for count, last in zip(counts, lasts, strict=True):
+    for i, count in enumerate(counts):
         end = start + count
-        found.append(Digests(hashes[start:end].tobytes(), marks[start:end].tobytes(), last.tobytes()))
+        found.append(
+            Digests(
+                all_hashes[start * HASH_BYTES : end * HASH_BYTES],
+                all_marks[start * MARK_BYTES : end * MARK_BYTES],
+                all_lasts[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES],
+            )
+        )
         start = end
     return found
 

@@ -42,7 +42,7 @@ from .prompts import Hasher, detail_of
 from .settings import case_config, choice, name_of, names
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
-HASHED_TOGETHER = 16  # prompts; the spans of so many fill the lanes of the hash
+HASHED_TOGETHER = 128  # prompts; 16 fill the lanes of the hash, more at a time find its code and tables at hand
 TOLD_EVERY = 200  # requests between two words on progress
 
 
