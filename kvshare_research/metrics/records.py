@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
@@ -165,10 +165,22 @@ def encode_results(
         partial=partial or any(c.incomplete for c in cases),
         command=command,
         provenance=provenance or {},
-        cases=tuple(cases),
+        cases=tuple(replace(c, outcomes=(), simulated=()) for c in cases),
     )
-    plain = msgspec.to_builtins(content, enc_hook=_plain, str_keys=True)
-    return msgspec.json.encode(_map_floats(plain, _spell))
+    plain = _map_floats(msgspec.to_builtins(content, enc_hook=_plain, str_keys=True), _spell)
+    for row, case in zip(plain["cases"], cases, strict=True):
+        row |= {"outcomes": _encoded(case.outcomes), "simulated": _encoded(case.simulated)}
+    return msgspec.json.encode(plain)
+
+
+def _encoded(outcomes: tuple[Outcome, ...]) -> msgspec.Raw:
+    """As JSON. Their one field of floats is looked at here, so that hundreds of thousands need not be taken apart."""
+    odd = [not all(map(math.isfinite, o.logit_fingerprint)) for o in outcomes]
+    told = [
+        _map_floats(msgspec.to_builtins(o, enc_hook=_plain), _spell) if is_odd else o
+        for o, is_odd in zip(outcomes, odd, strict=True)
+    ]
+    return msgspec.Raw(msgspec.json.encode(told, enc_hook=_plain))
 
 
 def decode_results(data: bytes, where: str = "results.json") -> ResultsFile:

@@ -28,15 +28,18 @@ def test_round_trip_is_lossless_also_for_not_a_number() -> None:
     odd = structs.replace(
         case.outcomes[0], logit_fingerprint=(math.nan, -math.inf, math.inf, 0.1 + 0.2), application="nan"
     )
-    case = replace(case, outcomes=(odd, *case.outcomes[1:]), extra=(("model", "1e5"), ("inf", "nan")))
+    case = replace(case, outcomes=(odd, *case.outcomes[1:]), simulated=(odd,), extra=(("model", "1e5"), ("inf", "nan")))
     data = encode_results([case], provenance={"commit": "abc", "n": 3}, command="make demo")
     json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     back = decode_results(data)
     got = back.cases[0]
     # NaN is not equal to itself, its spelling is.
     assert repr(got.outcomes[0].logit_fingerprint) == repr(odd.logit_fingerprint)
+    assert repr(got.simulated) == repr((odd,))
     assert structs.replace(got.outcomes[0], logit_fingerprint=()) == structs.replace(odd, logit_fingerprint=())
-    assert replace(got, outcomes=got.outcomes[1:]) == replace(case, outcomes=case.outcomes[1:])
+    assert replace(got, outcomes=got.outcomes[1:], simulated=()) == replace(
+        case, outcomes=case.outcomes[1:], simulated=()
+    )
     assert encode_results(back.cases, provenance=back.provenance, command=back.command) == data
     assert back.provenance == {"commit": "abc", "n": 3}
     assert back.command == "make demo"
