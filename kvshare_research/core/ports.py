@@ -32,6 +32,11 @@ from .nouns import (
 class IndexStore(Protocol):
     """Who holds what: mutable, owned by one router. A hint: the holder's ledger is the authority."""
 
+    @property
+    def forgets(self) -> bool:
+        """Whether it may lose by itself what it was told, for want of room."""
+        return False
+
     def store(self, node: int, tier: int, parent: bytes | None, hashes: Sequence[bytes]) -> None:
         """One more copy of each hash is on (node, tier). A parent nobody announced is accepted and waits."""
 

@@ -226,8 +226,9 @@ class Replica:
         if isinstance(body, BlocksStored):
             hashes = self._well_formed(body)
             if not self._confirmed(view, body.tier, hashes):
-                self.store.store(node, body.tier, body.parent, hashes)
+                # The guesses go first: of one that a bounded store has lost, no copy is left but the node's own.
                 self.counters["guess_confirmed"] += self._drop_guesses(node, view, body.tier, hashes)
+                self.store.store(node, body.tier, body.parent, hashes)
         elif isinstance(body, BlocksRemoved):
             self._drop_guesses(node, view, body.tier, body.hashes)  # a removal takes the node's own copy, never a guess
             self.counters["unknown_removed"] += self.store.remove(node, body.tier, body.hashes)
@@ -255,9 +256,9 @@ class Replica:
                 self.store.store(node, tier, parent, (block,))
 
     def _confirmed(self, view: View, tier: int, hashes: tuple[bytes, ...]) -> bool:
-        """Whether all of `hashes` were guessed: then the copies in the store are the node's own from now on."""
+        """Whether all of `hashes` were guessed, and the store has them: its copies are the node's own from now on."""
         known, told = view.guesses.get(tier), frozenset(hashes)
-        if not known or len(told) < len(hashes) or not told <= known.keys():
+        if self.store.forgets or not known or len(told) < len(hashes) or not told <= known.keys():
             return False
         for block in hashes:
             del known[block]

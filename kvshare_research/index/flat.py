@@ -83,6 +83,11 @@ class FlatStore(IndexStore):
         return self.tier_count * self._tier_words * 64
 
     @property
+    def forgets(self) -> bool:
+        """Whether it is bounded."""
+        return self._blocks_max > 0
+
+    @property
     def size_bytes(self) -> int:
         """Memory of all tables."""
         return sum(table.nbytes for table in self._tables)

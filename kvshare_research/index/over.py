@@ -14,6 +14,11 @@ class StoreOver(IndexStore):
     def __init__(self, inner: IndexStore) -> None:
         self.inner = inner
 
+    @property
+    def forgets(self) -> bool:
+        """As the inner store."""
+        return self.inner.forgets
+
     def store(self, node: int, tier: int, parent: bytes | None, hashes: Sequence[bytes]) -> None:
         """As the inner store."""
         self.inner.store(node, tier, parent, hashes)

@@ -43,6 +43,11 @@ class PlainStore(IndexStore):
         self._tier_count = 1
         self.counters = {"dropped": 0, "refused": 0, "contradictions": 0}
 
+    @property
+    def forgets(self) -> bool:
+        """Whether it is bounded."""
+        return self._blocks_max > 0
+
     def store(self, node: int, tier: int, parent: bytes | None, hashes: Sequence[bytes]) -> None:
         """One more copy of each hash is on (node, tier); raises IndexError if there is no such node or tier."""
         column = self._column(node, tier)

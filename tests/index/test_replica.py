@@ -22,6 +22,7 @@ from kvshare_research.core.messages import (
     TierCleared,
 )
 from kvshare_research.core.replica import Replica
+from kvshare_research.index.flat import FlatIndex
 
 from . import kit, world
 
@@ -321,6 +322,19 @@ def test_a_guess_made_anew_lasts_as_long_as_the_later_one_and_is_one_copy() -> N
     assert kit.depths(r.store, (0, 0)) == {}
     assert r.store.entry_count() == 0
     assert r.counters["guess_expired"] == 2
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_a_bounded_index_lost_of_a_guess_is_there_again_once_the_node_says_so(compiled: bool) -> None:
+    """A guess is only confirmed where it still is: here another one had displaced the end of it."""
+    r, journal = Replica(FlatIndex(blocks_max=2, compiled=compiled).new_store(1), 1), Journal(0, 1)
+    r.guess(0, 0, None, (A, B), until_us=10)
+    r.guess(0, 0, A, (kit.block((0, 1)),), until_us=10)
+    assert kit.depths(r.store, (0, 0)) == {(0, 0): 1}
+    r.receive(journal.write(BlocksStored(tier=0, parent=None, hashes=(A, B))), 1)
+    assert kit.depths(r.store, (0, 0)) == {(0, 0): 2}
+    r.expire(10)
+    assert r.store.rows(0) == ((0, A, None, 1), (0, B, A, 1))
 
 
 def main(steps: int) -> None:
