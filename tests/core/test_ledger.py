@@ -183,6 +183,29 @@ TestLedgerMachine = LedgerMachine.TestCase
 TestLedgerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
 
 
+@given(toggles=st.lists(st.tuples(st.integers(1, 15), st.integers(0, 1)), min_size=8, max_size=40), seen=st.booleans())
+@settings(deadline=None, derandomize=True, max_examples=80)
+def test_links_hold_whatever_comes_and_goes(toggles: list[tuple[int, int]], seen: bool) -> None:
+    """Places of a wide tree in two accounts come and go in any order, parents before their children and after: links
+    and leaves are right after each step, and every leaf has the score of its present state."""
+    ledger = Ledger(capacity_blocks=20, accounts=(), retention=LruRetention())
+    for now_us, (place, scope_id) in enumerate(toggles):
+        block_hash, parent = b"%016d" % place, b"%016d" % (place // 4) if place > 3 else None
+        there = ledger.find(block_hash, now_us)
+        if there is not None:
+            ledger.drop_named([there])
+        else:
+            taken, _ = ledger.allocate(scope_id, 1, now_us)
+            assert taken is not None
+            assert ledger.name(taken[0], block_hash, parent, int(place > 3), now_us)
+            ledger.drop(taken[0])
+            if seen:
+                ledger.touch(taken[0], now_us)
+        ledger.check()
+        for block in ledger.named():
+            assert block.entry is None or block.entry[0] == ledger.values.score(block, now_us)
+
+
 def filled(count: int, retention: Retention | None = None) -> tuple[Ledger, list[bytes]]:
     """A ledger of `count` blocks, all taken by one unpinned chain of scope 0."""
     ledger = Ledger(capacity_blocks=count, accounts=(), retention=retention or LruRetention())
