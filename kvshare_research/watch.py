@@ -1,6 +1,7 @@
 """Which rank ended first: a launcher that loses a rank ends all others, and says neither which it was nor why.
 
-Ranks of this machine tell their process by a named pipe; Linux then tells the moment each of them ends, in order.
+Ranks of this machine tell their process by a datagram to a socket without a file, so that nothing is left behind; Linux
+then tells the moment each of them ends, in order.
 Elsewhere, and for ranks of other machines, nothing is known and nothing is said.
 """
 
@@ -8,33 +9,27 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Self, final
 
-RANKS_TELL = "KVSHARE_RANKS_TELL"  # where a rank tells its process
+RANKS_TELL = "KVSHARE_RANKS_TELL"  # the name of the socket, in Linux's own space of names
 # What a rank dies of that says nothing itself. Launchers give the number as exit code, or 128 more.
 SIGNALS = (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
-_AT_ONCE = 1 << 16
+_WORD_BYTES = 64
 
 
 def tell(rank: int) -> None:
     """Whoever watches knows this process as `rank`."""
-    path = os.environ.get(RANKS_TELL)
-    if path is None:
+    name = os.environ.get(RANKS_TELL)
+    if name is None or sys.platform != "linux":
         return
-    with suppress(OSError):  # started by something else, or on another machine
-        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-        try:
-            os.write(pipe, f"{rank} {os.getpid()}\n".encode())
-        finally:
-            os.close(pipe)
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:  # nobody listens elsewhere
+        mouth.sendto(f"{rank} {os.getpid()}".encode(), f"\0{name}".encode())
 
 
 @final
@@ -43,12 +38,10 @@ class Watch:
 
     def __init__(self) -> None:
         self.first: tuple[int, int] | None = None  # rank, process
-        self._folder = Path(tempfile.mkdtemp(prefix="kvshare-"))
-        self._path = self._folder / "ranks"
         self._process_of: dict[int, tuple[int, int]] = {}  # by descriptor
         if sys.platform == "linux":
-            os.mkfifo(self._path)
-            self._heard = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+            self._heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._heard.bind("")  # a free name
             self._events = select.epoll()
             self._events.register(self._heard, select.EPOLLIN)
 
@@ -58,14 +51,14 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         if sys.platform == "linux":
             self._events.close()
-            for descriptor in (self._heard, *self._process_of):
+            self._heard.close()
+            for descriptor in self._process_of:
                 os.close(descriptor)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def environment(self) -> Mapping[str, str]:
         """What the launcher's environment must hold."""
-        return {RANKS_TELL: str(self._path)}
+        return {RANKS_TELL: self._heard.getsockname()[1:].decode()} if sys.platform == "linux" else {}
 
     def wait(self, launcher: subprocess.Popen[bytes]) -> int:
         """The launcher has ended; its exit code, as of `Popen.wait`."""
@@ -84,10 +77,9 @@ class Watch:
         for descriptor, _ in self._events.poll():
             if descriptor == launcher:
                 return True
-            if descriptor == self._heard:
-                for line in os.read(self._heard, _AT_ONCE).decode().splitlines():
-                    rank, process = map(int, line.split())
-                    self._follow(rank, process)
+            if descriptor == self._heard.fileno():
+                rank, process = map(int, self._heard.recv(_WORD_BYTES).split())
+                self._follow(rank, process)
             else:
                 self._note(self._process_of.pop(descriptor))
                 os.close(descriptor)
