@@ -91,16 +91,16 @@ class ModelledEngine:
 
     def prefill(self, request_id: int, start_token: int, end_token: int, is_last: bool, now_us: int) -> None:
         """The stretch [start, end) joins at the next iteration; one prompt at a time."""
-        self._coming.append((not self.running, _Prefill(request_id, start_token, end_token, is_last, now_us)))
+        self._coming.append((not self._steps, _Prefill(request_id, start_token, end_token, is_last, now_us)))
 
     def decode(self, request_id: int, context_tokens: int, token_count: int, now_us: int) -> None:
         """The request joins the batch at the next iteration, for so many tokens."""
         work = _Decode(request_id, token_count, context_tokens, now_us)
-        self._coming.append((not self.running, work))
+        self._coming.append((not self._steps, work))
 
     def begin(self, now_us: int, slow_permille: int = 1_000) -> int | None:
         """What was submitted runs from now; when `end` is due, None if there is nothing to do."""
-        assert not self.running
+        assert not self._steps
         if (self._coming and self._join(now_us)) or slow_permille != self._slow_permille:
             self._from_us, self._past_ps, self._slow_permille = now_us, 0, slow_permille
         if self._prefill is None and not self._decoding:
@@ -129,7 +129,7 @@ class ModelledEngine:
 
     def end(self, now_us: int) -> list[Ended]:
         """What has ended with the iterations that end now; the engine stands until `begin`."""
-        assert self.running, "an idle engine cannot end anything"
+        assert self._steps, "an idle engine cannot end anything"
         assert now_us == self._ends_us, (now_us, self._ends_us)
         ended: list[Ended] = []
         self._past_ps = self._due_ps

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from kvshare_research.core.errors import ConfigError, did_you_mean
@@ -21,8 +22,7 @@ ID_MAX = (1 << 63) - 1
 REASONS_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TraceRow:
+class TraceRow(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One request of a trace.
 
     `ids` names the content of successive stretches of the prompt; equal ids of one `space` are equal text, and ids of
@@ -45,10 +45,11 @@ class TraceRow:
         if self.lengths is not None:
             yield from zip(self.ids.tolist(), self.lengths.tolist(), strict=True)
             return
-        left = self.input_tokens
+        left, unit_tokens = self.input_tokens, self.unit_tokens
         for content in self.ids.tolist():
-            yield content, min(left, self.unit_tokens)
-            left -= min(left, self.unit_tokens)
+            tokens = min(left, unit_tokens)
+            yield content, tokens
+            left -= tokens
 
 
 class BadLine(ValueError):
