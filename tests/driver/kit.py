@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from kvshare_research.core.directory import Directory
 from kvshare_research.core.ledger import Ledger
-from kvshare_research.core.nouns import NO_NODE, Action, Chain, LinkRow, Piece, QuoteTable, Request, Segment
+from kvshare_research.core.nouns import Action, Chain, LinkRow, QuoteTable, Request, Segment
 from kvshare_research.core.poollog import BlocksStored, Heartbeat, PoolMessage
 from kvshare_research.core.ports import Cost, Links, QuoteInput, Selector
 from kvshare_research.core.rights import GROUP, TENANT, Scope
@@ -32,6 +33,7 @@ from kvshare_research.index.reference import ReferenceIndex
 from kvshare_research.prefetch.ppm import Ppm
 from kvshare_research.retention.lru import LruRetention
 from kvshare_research.schedule.fcfs import FcfsSchedule
+from kvshare_research.testing.tables import table_of
 from kvshare_research.transport import wire
 from kvshare_research.transport.link import Link, UniformLink
 from kvshare_research.transport.mpi import Channel, Endpoint, Received
@@ -80,34 +82,19 @@ class PullWhatYouCan(Cost, Selector):
         pull = there > here
         front = min(self.front_blocks, there - 1) if pull and here == 0 else 0
         start = here + front
-        pieces = (Piece(source=-source, start=start, end=there),) if pull else ()
         action = Action.SPLIT if front else Action.PULL if pull else Action.RESIDENT if here else Action.RECOMPUTE
-        zero = np.zeros(1, np.int64)
-        columns = dict.fromkeys(
-            [
-                "route_us",
-                "queue_us",
-                "fetch_us",
-                "prefill_us",
-                "overlap_us",
-                "merge_us",
-                "ttft_us",
-                "uncached_tokens",
-                "queued_tokens",
-                "queued_requests",
-                "rtt_us",
-                "transfer_bytes",
-            ],
-            zero,
-        )
-        columns["ttft_us"] = zero + self.quoted_us
-        return QuoteTable(
-            action=zero + int(action), executor=zero + executor, source=zero + (-source if pull else NO_NODE),
-            resident_blocks=zero + here, pulled_blocks=zero + (there - start if pull else 0),
-            front_blocks=zero + front, pieces=(pieces,), token_count=given.request.token_count,
-            block_tokens=given.chain.block_tokens, readable_blocks=given.verdict.readable_blocks,
-            best_blocks=max(here, there), draw=given.draw, **columns,
-        )  # fmt: skip
+        row = {
+            "action": int(action),
+            "executor": executor,
+            "resident_blocks": here,
+            "front_blocks": front,
+            "ttft_us": self.quoted_us,
+        }
+        if pull:
+            row |= {"source": -source, "pulled_blocks": there - start}
+        table = table_of([row], token_count=given.request.token_count, block_tokens=given.chain.block_tokens)
+        readable_blocks = given.verdict.readable_blocks
+        return replace(table, readable_blocks=readable_blocks, best_blocks=max(here, there), draw=given.draw)
 
     def select(self, table: QuoteTable) -> int:
         return 0
