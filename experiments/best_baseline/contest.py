@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, TextIO, final
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from experiments.best_baseline.entrants import REFERENCES, Arrivals, policies
 from experiments.fleet import WARMUP_RATIO, Prompt, arrivals_of, reuse
 from kvshare_research.config import Run
-from kvshare_research.core.nouns import Chain, Outcome, Request, Status
+from kvshare_research.core.nouns import Outcome, Status
 from kvshare_research.metrics.statistics import Estimate, interval
 from kvshare_research.metrics.steady import steadiness
-from kvshare_research.study.settings import choice
 from kvshare_research.study.simulated import build_fleet
 from kvshare_research.tune.exact import Setting
-from kvshare_research.tune.main import Judge
-from kvshare_research.tune.scores import tunable
-from kvshare_research.tune.search import cma_es
-from kvshare_research.tune.window import window_of
 
-Arrivals = Sequence[tuple[Request, Chain]]
-BASELINES = (
-    "session_affinity", "aibrix_prefix", "sglang_cache_aware", "preble_e2", "llmd_profile", "dynamo_kv", "skywalker",
-    "mooncake", "gorgo", "gorgo_v1", "least_request",
-)  # fmt: skip
-REFERENCES = ("recompute_always", "bound")  # the worst that is sensible, and what nobody can beat
-TUNED = ("gorgo", "dynamo_kv", "llmd_profile")
 ALL_WAYS = "actions=[recompute,resident,route,pull,multi_pull,split]"
 SEEDS, TRAINING = (21, 22, 23), 20  # the weight of `cheapest` was set on seeds 2, 3 and 11 to 13
-OURS = {"cheapest": 300, "cheapest, first token alone": 0, "cheapest, all answers": 1_000}  # weigh_delay_permille
 FIGURES = tuple((what, percent) for what in ("ttft_us", "end_to_end_us") for percent in (50, 95, 99))
-EVALUATIONS, POPULATION, CONFIRMED, BATCH, DRAWS = 100, 20, 3, 64, 500
+DRAWS = 500
 
 
 @final
@@ -92,94 +80,108 @@ def play(workload: Workload, policy: str, selector: Mapping[str, Any]) -> Played
     """Every seed on empty nodes."""
     outcomes, moved, evicted, troubles = [], 0, 0, []
     for arrivals in workload.seeds:
-        fleet = build_fleet(workload.run, dict(workload.run.resolved) | {"selector": dict(selector)})
-        fleet.simulator.feed(iter(arrivals))
-        rows = sorted(fleet.simulator.run(), key=lambda o: o.request_id)
+        rows, moved_bytes, evicted_blocks = one(workload.run, arrivals, selector)
         first = int(WARMUP_RATIO * len(rows))
         found = steadiness(rows, first)
         troubles.append("" if found is None else found.trouble)
         outcomes.append(tuple(rows[first:]))
-        moved += fleet.simulator.moved_bytes
-        evicted += sum(worker.ledger.evicted_blocks for worker in fleet.simulator.workers)
+        moved, evicted = moved + moved_bytes, evicted + evicted_blocks
     return Played(
         policy=policy, outcomes=tuple(outcomes), moved_bytes=moved, evicted_blocks=evicted, troubles=tuple(troubles)
     )
 
 
-def tuned(workload: Workload, name: str) -> dict[str, Any]:
-    """The selector with the weights a search finds on the training requests; the published ones, if none beats them."""
-    judge = Judge(
-        setting=Setting(run=workload.run), tunable=tunable(name), arrivals=list(workload.training),
-        window=window_of(workload.training), model=Setting(run=workload.run).model(), batch=BATCH,
-        warmup=int(WARMUP_RATIO * len(workload.training)),
-    )  # fmt: skip
-    found = cma_es(judge.tunable, judge.approximate, evaluations=EVALUATIONS, population=POPULATION, seed=0)
-    candidates = [np.array(judge.tunable.published), *found.best(CONFIRMED)]
-    best = min(candidates, key=lambda weights: judge.exact(weights)[0])
-    return choice("selector", name) | dict(zip(judge.tunable.names, best.tolist(), strict=True))
+def one(run: Run, arrivals: Arrivals, selector: Mapping[str, Any]) -> tuple[list[Outcome], int, int]:
+    """The requests on empty nodes under a selector: outcomes by request, bytes moved, blocks evicted."""
+    simulator = build_fleet(run, dict(run.resolved) | {"selector": dict(selector)}).simulator
+    simulator.feed(iter(arrivals))
+    rows = sorted((replace(o, output_tokens=()) for o in simulator.run()), key=lambda o: o.request_id)
+    return rows, simulator.moved_bytes, sum(worker.ledger.evicted_blocks for worker in simulator.workers)
 
 
-def policies(workload: Workload, *, tune: bool) -> Iterable[tuple[str, dict[str, Any]]]:
-    """(name, configuration): ours, recomputing, the published ones, and those with weights once more, tuned."""
-    for name, weight in OURS.items():
-        yield name, choice("selector", "cheapest") | {"weigh_delay_permille": weight}
-    for name in (*REFERENCES, *BASELINES):
-        yield name, choice("selector", name)
-    for name in TUNED if tune else ():
-        yield f"{name}, tuned", tuned(workload, name)
-
-
-def ratio(ours: Played, theirs: Played, what: str, percent: float) -> Estimate:
-    """A percentile of ours over theirs, requests paired; the interval is what seeds, and requests of each, give.
+def resampled(played: Sequence[Played], of: Callable[..., float], what: str) -> Estimate:
+    """A figure of the times of some policies on the same requests, with what seeds, and requests of each, make of it.
 
     Seeds are drawn with repetition, then as many requests of each: few draws, since there are few seeds.
     """
     chance = np.random.default_rng(0)
-    a, b = ours.times(what), theirs.times(what)
-    members = [np.flatnonzero(ours.groups == seed) for seed in range(len(ours.outcomes))]
+    times, groups = [row.times(what) for row in played], played[0].groups
+    members = [np.flatnonzero(groups == seed) for seed in range(len(played[0].outcomes))]
     found = []
-
-    def of(times: NDArray[np.float64]) -> float:
-        return float(np.percentile(times, percent, method="higher"))  # infinite where a request was not served
-
     for _ in range(DRAWS):
         drawn = [members[seed] for seed in chance.integers(0, len(members), len(members))]
         rows = np.concatenate([chance.choice(seed, len(seed)) for seed in drawn])
-        found.append(of(a[rows]) / of(b[rows]))
-    return interval(of(a) / of(b), np.array(found), len(a))
+        found.append(of(*(row[rows] for row in times)))
+    return interval(of(*times), np.array(found), len(groups))
 
 
-def compared(workload: Workload, *, tune: bool = True) -> dict[str, float]:
-    """Ratios of ours to the best baseline in each figure, and the share of the gain over recomputing; all to stderr."""
+def ratio(ours: Played, theirs: Played, what: str, percent: float) -> Estimate:
+    """A percentile of ours over theirs, requests paired."""
+
+    def of(*columns: NDArray[np.float64]) -> float:  # infinite where a request was not served
+        a, b = (float(np.percentile(times, percent, method="higher")) for times in columns)
+        return a / b
+
+    return resampled((ours, theirs), of, what)
+
+
+def gain_share(ours: Played, recomputing: Played, bound: Played) -> Estimate:
+    """Of the gain in mean TTFT over recomputing that is there to be had, what ours reaches."""
+
+    def of(*columns: NDArray[np.float64]) -> float:
+        own, worst, best = (float(times.mean()) for times in columns)
+        return (worst - own) / (worst - best)
+
+    return resampled((ours, recomputing, bound), of, "ttft_us")
+
+
+def told(estimate: Estimate) -> str:
+    """With its interval."""
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def compared(workload: Workload, *, tune: bool = True, to: TextIO | None = None) -> dict[str, float]:
+    """Ratios of ours to the best baseline in each figure, and the share of the gain over recomputing; all is told."""
 
     def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(text, file=sys.stderr if to is None else to, flush=True)
 
-    say(f"\n| {workload.name} | TTFT p50/p95/p99, ms | E2E p50/p95/p99, ms | reuse, GB, blocks evicted | trouble |")
-    say("|---|---|---|---|---|")
+    columns = ("TTFT p50/p95/p99, ms", "E2E p50/p95/p99, ms", "reuse, GB, blocks evicted", "trouble", "tuned")
+    say(f"| {workload.name} | {' | '.join(columns)} |\n|---|---|---|---|---|---|")
     found: dict[str, Played] = {}
-    for name, selector in policies(workload, tune=tune):
+    fleet = workload.run
+    for name, selector in policies(fleet, workload.training, lambda asked, s: one(fleet, asked, s)[0], tune=tune):
         found[name] = play(workload, name, selector)
-        say(found[name].told())
-    others = [name for name in found if name not in OURS and name not in REFERENCES]
-    say(f"\n| {workload.name}: over the best baseline | the best | {' | '.join(OURS)} |\n|---|---|{'---|' * len(OURS)}")
-    ours: dict[str, float] = {}
-    for what, percent in FIGURES:
-        best = min(others, key=lambda name: found[name].percentile_ms(what, percent))
-        title = f"p{percent} {'TTFT' if what == 'ttft_us' else 'E2E'}"
-        ratios = [ratio(found[name], found[best], what, percent) for name in OURS]
-        say(f"| {title} | {best} | {' | '.join(f'{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]' for r in ratios)} |")
-        ours[f"{workload.name}: {title} over the best baseline"] = ratios[0].value
-    share = gain_share(found)
-    say(f"| share of the bound's gain | - | {' | '.join(f'{share[name]:.4f}' for name in OURS)} |")
-    return ours | {f"{workload.name}: share of the bound's gain": share["cheapest"]}
+        say(f"{found[name].told()} {numbers(selector) if name.endswith('tuned') else '-'} |")
+    say("")
+    return judged(workload.name, found, say)
 
 
-def gain_share(found: Mapping[str, Played]) -> dict[str, float]:
-    """Of the gain in mean TTFT over recomputing that is there to be had, what each policy reaches."""
-    means = {name: float(played.times("ttft_us").mean()) for name, played in found.items()}
-    most = means["recompute_always"] - means["bound"]
-    return {name: (means["recompute_always"] - mean) / most for name, mean in means.items()}
+def judged(workload: str, found: Mapping[str, Played], say: Callable[[str], None]) -> dict[str, float]:
+    """A row per figure: ours over the best baseline in it, then over recomputing; and the share of the gain."""
+    ours = [name for name in found if name.startswith("cheapest")]
+    others = [name for name in found if name not in ours and name not in REFERENCES]
+    say(f"| {workload}: over | | {' | '.join(ours)} |\n|---|---|{'---|' * len(ours)}")
+    titles = [f"p{percent} {'TTFT' if what == 'ttft_us' else 'E2E'}" for what, percent in FIGURES]
+    bests = [min(others, key=lambda name: found[name].percentile_ms(*f)) for f in FIGURES]
+    figures: dict[str, float] = {}
+    for kind, rivals in (("the best baseline", bests), ("recomputing", [REFERENCES[0]] * len(FIGURES))):
+        for title, rival, (what, percent) in zip(titles, rivals, FIGURES, strict=True):
+            ratios = {name: ratio(found[name], found[rival], what, percent) for name in ours}
+            say(f"| {title} over {kind} | {rival} | {' | '.join(told(r) for r in ratios.values())} |")
+            if kind == "the best baseline":
+                figures[f"{workload}: {title} over {kind}"] = ratios["cheapest"].value
+    means = {name: float(found[name].times("ttft_us").mean()) for name in others}
+    best = min(others, key=means.__getitem__)
+    shares = {name: gain_share(found[name], *(found[r] for r in REFERENCES)) for name in (best, *ours)}
+    row = " | ".join(told(shares[name]) for name in ours)
+    say(f"| share of the bound's gain | {best} {told(shares[best])} | {row} |\n")
+    return figures | {f"{workload}: share of the bound's gain": shares["cheapest"].value}
+
+
+def numbers(selector: Mapping[str, Any]) -> str:
+    """What is configured of a selector, in short."""
+    return ", ".join(f"{key} {value:.3g}" for key, value in selector.items() if isinstance(value, int | float))
 
 
 def of_prompts(name: str, run: Run, seeds: Sequence[Sequence[Prompt]], training: Sequence[Prompt]) -> Workload:
@@ -191,12 +193,12 @@ def of_prompts(name: str, run: Run, seeds: Sequence[Sequence[Prompt]], training:
     )  # fmt: skip
 
 
-def of_trace(name: str, run: Run, windows: int, requests: int) -> Workload:
+def of_trace(name: str, run: Run, *, windows: int, requests: int, skip: int = 0) -> Workload:
     """Consecutive windows of a trace, each from its own beginning and on empty nodes; the first is tuned on."""
 
     def moved(window: Arrivals) -> Arrivals:
         start_us = window[0][0].arrival_us
         return [(replace(r, arrival_us=r.arrival_us - start_us, request_id=i), c) for i, (r, c) in enumerate(window)]
 
-    training, *seeds = [moved(window) for window in Setting(run=run).windows(1 + windows, requests)]
+    training, *seeds = [moved(window) for window in Setting(run=run).windows(1 + windows, requests, skip)]
     return Workload(name=name, run=run, seeds=seeds, training=training)

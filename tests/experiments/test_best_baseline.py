@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from experiments.best_baseline.contest import ALL_WAYS, FIGURES, OURS, Played, gain_share, ratio
+from experiments.best_baseline.contest import ALL_WAYS, FIGURES, Played, gain_share, ratio
+from experiments.best_baseline.entrants import TRIED
 from experiments.best_baseline.further import TRACES
 from experiments.fleet import setting
 from kvshare_research.core.nouns import Outcome, Status
@@ -51,15 +52,17 @@ def test_a_request_that_was_not_served_never_came() -> None:
 
 def test_the_share_of_the_gain_is_one_for_the_bound_and_none_for_recomputing() -> None:
     found = {name: played(name, s) for name, s in (("recompute_always", 3.0), ("bound", 1.0), ("cheapest", 2.0))}
-    share = gain_share(found)
-    assert (share["recompute_always"], share["bound"]) == (0.0, 1.0)
-    assert share["cheapest"] == pytest.approx(0.5, abs=1e-3)
+    references = (found["recompute_always"], found["bound"])
+    for name, whole in (("recompute_always", 0.0), ("bound", 1.0), ("cheapest", 0.5)):
+        share = gain_share(found[name], *references)
+        assert (share.low, share.value, share.high) == pytest.approx((whole, whole, whole), abs=1e-3)
 
 
 def test_every_setting_of_the_contest_is_a_configuration() -> None:
-    for overrides, _, _ in TRACES.values():
-        setting(*overrides, ALL_WAYS)
-    assert OURS["cheapest"] == choice("selector", "cheapest")["weigh_delay_permille"], "the default is what is judged"
+    for trace in TRACES.values():
+        setting(*trace.overrides, ALL_WAYS)
+    for name, (key, values) in TRIED.items():
+        assert choice("selector", name)[key] not in values
 
 
 def test_a_trace_that_is_none_is_named_with_the_nearest() -> None:
