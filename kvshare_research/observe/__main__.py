@@ -31,8 +31,8 @@ def command(cfg: Any, comm: Any) -> int:
             if time.monotonic() - told >= given.report_every_s:
                 told = time.monotonic()
                 print(text_of(watcher.report()), flush=True)
-    except KeyboardInterrupt:
-        pass
+    except (KeyboardInterrupt, SystemExit):
+        pass  # being told to end is how a watch ends
     finally:
         report = watcher.report()
         watcher.close()
