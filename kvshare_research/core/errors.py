@@ -29,9 +29,17 @@ class EngineError(KvShareError):
 
 
 def did_you_mean(given: str, choices: Iterable[str]) -> str:
-    """``; did you mean `x`?`` for the nearest choice, else the list of choices; changes nothing."""
+    """``; did you mean `x`?`` for the nearest choice, else the list of choices; changes nothing.
+
+    Of names in spaces (`aws:us-east-1`) only those of the space that was given are meant, where there are any.
+    """
     known = sorted(choices)
+    space = given[: given.find(":") + 1]
+    if inside := [c.removeprefix(space) for c in known if space and c.startswith(space)]:
+        given, known = given.removeprefix(space), inside
+    else:
+        space = ""
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     if near:
-        return f"; did you mean `{near[0]}`?"
-    return f"; choices: {', '.join(f'`{c}`' for c in known)}" if known else ""
+        return f"; did you mean `{space}{near[0]}`?"
+    return f"; choices: {', '.join(f'`{space}{c}`' for c in known)}" if known else ""

@@ -25,22 +25,30 @@ def command(cfg: Any, comm: Any) -> int:
     watcher = Watcher(given, build(data["index"], "index"), data["seed"])
     print(f"watching {', '.join(given.endpoints)}", flush=True)
     started = told = time.monotonic()
+    said = ""
     try:
         while given.stop_after_s is None or time.monotonic() - started < given.stop_after_s:
             watcher.step(wait_ms=100)
             if time.monotonic() - told >= given.report_every_s:
                 told = time.monotonic()
-                print(text_of(watcher.report()), flush=True)
+                said = _say(text_of(watcher.report()), said)
     except (KeyboardInterrupt, SystemExit):
         pass  # being told to end is how a watch ends
     finally:
         report = watcher.report()
         watcher.close()
-    print(text_of(report), flush=True)
+    _say(text_of(report), said)
     if given.out:
         Path(given.out).parent.mkdir(parents=True, exist_ok=True)
         Path(given.out).write_text(json.dumps(report, indent=1))
     return 0
+
+
+def _say(text: str, said: str) -> str:
+    """An account that is not the one said before is printed; returns what has been said last."""
+    if text != said:
+        print(text, flush=True)
+    return text
 
 
 def text_of(report: dict[str, Any]) -> str:

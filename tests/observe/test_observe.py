@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -237,6 +239,15 @@ def test_an_endpoint_that_never_answers_is_said() -> None:
     watcher.step(wait_ms=1)
     assert watcher.report()["silent"] == [silent]
     watcher.close()
+
+
+def test_an_account_that_did_not_change_is_told_once() -> None:
+    given = ["endpoint=tcp://127.0.0.1:9", "stop_after_s=0.5", "report_every_s=0.1"]
+    told = subprocess.run(
+        [sys.executable, "-m", "kvshare_research.observe", *(f"observe.{words}" for words in given)],
+        capture_output=True, check=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert told.stdout.count("silent: tcp://127.0.0.1:9") == 1
 
 
 def test_a_replay_that_never_ends_is_given_up_and_counted() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from kvshare_research.core.errors import ConfigError
+from kvshare_research.core.errors import ConfigError, did_you_mean
 from kvshare_research.transport.matrix import LOCAL_BITS_PER_S, LOCAL_RTT_US, MatrixLink, RegionLink
 
 
@@ -50,6 +50,13 @@ def test_regions_have_the_median_of_what_was_measured(tmp_path: Path) -> None:
 def test_a_region_without_measurements_is_named(tmp_path: Path, regions: tuple[str, ...], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         RegionLink(data_root=measured(tmp_path), regions=regions).places()
+
+
+def test_a_cloud_has_its_own_regions() -> None:
+    known = ["azure:northeurope", "aws:us-east-1", "aws:us-west-1", "gcp:us-east1"]
+    assert did_you_mean("aws:nowhere", known) == "; choices: `aws:us-east-1`, `aws:us-west-1`"
+    assert did_you_mean("aws:us-east1", known) == "; did you mean `aws:us-east-1`?"
+    assert did_you_mean("asure:northeurope", known) == "; did you mean `azure:northeurope`?"
 
 
 def test_without_a_folder_it_says_which_one_is_wanted(tmp_path: Path) -> None:
