@@ -10,7 +10,7 @@ from kvshare_research.core.directory import Directory
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import AccountSpec, Segment
 from kvshare_research.core.ports import Tenancy
-from kvshare_research.core.rights import TENANT, Scope
+from kvshare_research.core.rights import NONE, TENANT, Scope
 
 from .sharing import with_fallbacks
 
@@ -23,14 +23,12 @@ class Shard(Tenancy):
     def scopes(
         self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int
     ) -> tuple[int, ...]:
+        """Raises ConfigError for a segment that asks for less than its tenant, which a partition by tenant would widen."""
+        if any(TENANT < directory.scopes[segment.scope_id].level < NONE for segment in segments):
+            raise ConfigError("tenancy `shard` knows tenants only, a prompt has user or session scopes; use `layered`")
         return (directory.scope_id(Scope(TENANT, request_tenant)),) * len(segments)
 
     def directory(self, base: Directory) -> Directory:
-        """Raises ConfigError for scopes tighter than a tenant, which a partition by tenant would widen."""
-        if any(s.level > TENANT for s in base.scopes):
-            raise ConfigError(
-                "tenancy `shard` knows tenants only, the catalogue has user or session scopes; use `layered`"
-            )
         return with_fallbacks(base)
 
     def accounts(self, directory: Directory, capacity_blocks: int) -> tuple[AccountSpec, ...]:

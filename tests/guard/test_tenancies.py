@@ -139,8 +139,11 @@ def test_isolated_equals_shard_when_nothing_is_tighter_than_a_tenant() -> None:
 
 
 def test_shard_refuses_user_scopes_instead_of_widening_them() -> None:
-    with pytest.raises(ConfigError, match="use `layered`"):
-        Shard().directory(DEEP)
+    directory = Shard().directory(DEEP)
+    assert scopes_of(Shard(), 1, EVERYBODY) == [Scope(TENANT, 1)], "what nobody asks for is in nobody's way"
+    for tighter in (Scope(USER, 1), Scope(SESSION, 7)):
+        with pytest.raises(ConfigError, match="use `layered`"):
+            Shard().scopes(1, [Segment(scope_id=directory.scope_id(tighter), token_count=1)], directory, 0, 0)
 
 
 def test_shard_shares_are_equal_and_configured_accounts_count_elsewhere() -> None:

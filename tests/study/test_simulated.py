@@ -149,3 +149,16 @@ def test_a_run_that_serves_nobody_fails_with_the_reason_and_is_not_used_again(tm
         done = command(tmp_path, "engine=tiny", "study=single", "driver.pool_tokens=10")
         assert done.returncode == 1
         assert "error: no request was served; the first: " in done.stderr.splitlines()[-1]
+
+
+def test_every_tenancy_serves_the_demo_tenants_and_only_those_that_share_reuse_across_them(tmp_path: Path) -> None:
+    names = sorted(path.stem for path in (ROOT / "conf" / "tenancy").glob("*.yaml"))
+    cells = f"requests: 24, warmup_requests: 0, overlap: [0.8], selector: [cheapest], tenancy: [{', '.join(names)}]"
+    done = command(tmp_path, *GENERATED, f"study.blocks=[{{name: each, {cells}}}]", "plots=false")
+    assert done.returncode == 0, done.stderr
+    cases = {case.tenancy: case.outcomes for case in results(tmp_path).cases}
+    assert sorted(cases) == names
+    for name, outcomes in cases.items():
+        assert {o.status for o in outcomes} == {Status.DONE}, name
+        across = sum(o.cross_tenant_tokens for o in outcomes)
+        assert (across > 0) == (name in ("layered", "one_group")), (name, across)
