@@ -29,11 +29,11 @@ AGENTS = ("workload=claude_code", "workload.session_count=400", "workload.on_err
 # `recompute_always` keeps up on the window that is tuned on. Azure's prompts share nothing, nor do ServeGen's.
 TRACES: Mapping[str, Trace] = {
     "mooncake": Trace(
-        title="Mooncake's conversations, 16 nodes", windows=3, requests=1_000,
+        title="Mooncake's conversations, 16 nodes", windows=3, requests=2_500,
         overrides=("workload=mooncake", "driver.node_count=16"),
     ),
     "ragpulse": Trace(
-        title="RAGPulse, 8 nodes, 100 times as fast", windows=3, requests=1_000,
+        title="RAGPulse, 8 nodes, 100 times as fast", windows=3, requests=1_750,
         overrides=("workload=ragpulse", "driver.node_count=8", "workload.speed=100"),
     ),
     "claude_code": Trace(
