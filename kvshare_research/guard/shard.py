@@ -23,7 +23,7 @@ class Shard(Tenancy):
     def scopes(
         self, request_tenant: int, segments: Sequence[Segment], directory: Directory, now_us: int, user_id: int
     ) -> tuple[int, ...]:
-        """Raises ConfigError for a segment that asks for less than its tenant, which a partition by tenant would widen."""
+        """Raises ConfigError for a segment tighter than a tenant, which a partition by tenant would widen."""
         if any(TENANT < directory.scopes[segment.scope_id].level < NONE for segment in segments):
             raise ConfigError("tenancy `shard` knows tenants only, a prompt has user or session scopes; use `layered`")
         return (directory.scope_id(Scope(TENANT, request_tenant)),) * len(segments)
