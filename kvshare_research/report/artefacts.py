@@ -28,6 +28,7 @@ from kvshare_research.metrics.verdict import OURS, overlap_table, slo_rows
 from .content import Table, calibration_table, case_tables, fidelity_tables, notices, pull_tables
 from .html import Picture, render_html
 from .hypothesis import slo_table, verdict_tables
+from .remarks import explained, left_out
 from .tables import as_text
 
 RANDOM_WEIGHTS = "random_weights"  # in the provenance of a sweep
@@ -60,28 +61,30 @@ class Report:
 
 def build(
     results: Sequence[CaseResult], *, partial: bool = False, objective_us: float | None = None, selector: str = OURS,
-    known: Sequence[Mapping[str, Any]] = (), random_weights: bool = False,
+    record: Mapping[str, Any] | None = None,
 ) -> Report:  # fmt: skip
     """Rows, tables and notices of these results; pure, so it may be shown before anything is written.
 
     `objective_us` is the TTFT objective of the throughput table (default: stated in the table); `selector` is the one
-    that is held against the note; `known` is what calibration measured, with intervals.
+    that is held against the note; `record` is the provenance, whose notes say more of the run.
     """
+    record = record or {}
+    notes: Mapping[str, Any] = record.get("notes") or {}
     rows = summarise(results)
     tables = (
         case_tables(rows)
         + fidelity_tables(fidelities(results))
-        + calibration_table(known)
+        + calibration_table(notes.get(COSTS_KNOWN, ()))
         + pull_tables(pulls(results))
         + slo_table(slo_rows(results, objective_us))
     )
     if results:
         cells = overlap_table(results, selector=selector, objective_us=objective_us)
-        tables += verdict_tables(cells, random_weights=random_weights)
+        tables += verdict_tables(cells, random_weights=has_random_weights(record))
     return Report(
         rows=rows,
-        tables=tuple(tables),
-        notices=tuple(notices(rows)),
+        tables=tuple(explained(tables)),
+        notices=(*left_out(notes), *notices(rows)),
         partial=partial or any(case.incomplete for case in results),
     )
 
@@ -102,10 +105,7 @@ def write(
     A complete run removes what a partial one left; a partial one touches nothing complete. `plots` False saves the
     time of drawing. ConfigError if the folder cannot be written or a library for reports is missing.
     """
-    report = build(
-        results, partial=partial, objective_us=objective_us, selector=selector, known=_known(provenance),
-        random_weights=has_random_weights(provenance),
-    )  # fmt: skip
+    report = build(results, partial=partial, objective_us=objective_us, selector=selector, record=provenance)
     whole = folder.with_name(folder.name.removesuffix(PARTIAL))
     unfinished = folder.with_name(whole.name + PARTIAL)
     target = unfinished if report.partial else whole
@@ -159,12 +159,6 @@ def headlines(report: Report) -> tuple[Table, ...]:
     return tuple(t for t in report.tables if t.title.startswith(HEADLINES) and "(not run)" not in t.title)
 
 
-def _known(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """What the notes of a run say of its calibration."""
-    rows: Sequence[Mapping[str, Any]] = (record.get("notes") or {}).get(COSTS_KNOWN, ())
-    return rows
-
-
 def has_random_weights(record: Mapping[str, Any]) -> bool:
     """Whether the run, or one of a sweep's, was of a model with random weights, by its provenance."""
     config = record.get("config")
@@ -176,8 +170,7 @@ def has_random_weights(record: Mapping[str, Any]) -> bool:
 def show(folder: Path) -> None:
     """Print the headlines of a written report and say where the rest is; ConfigError if there is no report."""
     stored = load_results(folder / RESULTS)
-    record = stored.provenance
-    report = build(stored.cases, known=_known(record), random_weights=has_random_weights(record))
+    report = build(stored.cases, record=stored.provenance)
     print(as_text(headlines(report), report.notices))
     drawn = "with plots" if any((folder / "plots").glob("*")) else "as a page"
     print(f"all {len(report.tables)} tables: {folder / TABLES}\n{drawn}: {folder / 'report.html'}")

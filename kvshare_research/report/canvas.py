@@ -10,7 +10,7 @@ from kvshare_research.metrics.records import BASELINE, CaseKey, Label
 from kvshare_research.metrics.statistics import Estimate
 from kvshare_research.metrics.summary import Row
 
-from .text import RECORDED, overlap_name
+from .text import RECORDED, in_order, is_number, overlap_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +44,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "figure.dpi": 200,
 }
+UNSTEADY = "†"
 WIDTH_IN = 7.0  # a double column
 ROOM = 1.07  # of an axis, over its largest value: half a marker and more
 PANELS_AT_MOST = 12  # in one figure; more settings make more figures
@@ -69,7 +70,7 @@ def _place(key: CaseKey) -> tuple[Any, ...]:
         key.utilisation or 0.0,
         key.overlap or 0.0,
         key.workload,
-        [(name, float(value) if is_number(value) else 0.0, value) for name, value in key.extra],
+        in_order(key.extra),
     )
 
 
@@ -105,14 +106,6 @@ def from_zero(axis: Any, most: float) -> None:
 def top_us(estimate: Estimate) -> float:
     """The highest point that is drawn of an estimate."""
     return estimate.high if estimate.has_interval else estimate.value
-
-
-def is_number(text: str) -> bool:
-    """Whether a label is a finite number."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def grouped(value: float, _position: int = 0) -> str:
@@ -151,6 +144,22 @@ def looks_of(rows: Sequence[Row]) -> dict[str, int]:
 def name_of(row: Row) -> str:
     """The selector, and whether its case is partial."""
     return f"{row.key.selector} (partial)" if row.partial else row.key.selector
+
+
+def marked_name(row: Row) -> str:
+    """`name_of`, with a mark where the case was not steady; for axes, as a legend is of several panels."""
+    return f"{name_of(row)} {UNSTEADY}" if unsteady(row) else name_of(row)
+
+
+def unsteady(row: Row) -> str:
+    """Why the figures of this case depend on the run's length; else nothing."""
+    return row.steadiness.trouble if row.steadiness else ""
+
+
+def mark(axis: Axes, row: Row, x: float, y: float) -> None:
+    """The point has the mark of the tables if the case was not steady."""
+    if unsteady(row):
+        axis.annotate(UNSTEADY, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=8, annotation_clip=False)
 
 
 def grid(

@@ -9,7 +9,7 @@ from typing import Any, final
 from kvshare_research.core.nouns import Action, MissReason
 from kvshare_research.metrics.fidelity import PARTS, Fidelity
 from kvshare_research.metrics.pulls import Pull
-from kvshare_research.metrics.records import BASELINE
+from kvshare_research.metrics.records import BASELINE, Label
 from kvshare_research.metrics.statistics import P95_SAMPLES, P99_SAMPLES
 from kvshare_research.metrics.summary import Row
 
@@ -17,6 +17,7 @@ from .text import (
     NOTHING,
     RECORDED,
     count,
+    in_order,
     key_fields,
     milliseconds,
     number,
@@ -48,7 +49,7 @@ def _order(row: Row) -> tuple[object, ...]:
     key = row.key
     overlap = -1.0 if key.overlap is None else key.overlap
     load = -1.0 if key.utilisation is None else key.utilisation
-    return key.workload, key.extra, key.link, key.tenancy, overlap, load, key.selector != BASELINE
+    return key.workload, in_order(key.extra), key.link, key.tenancy, overlap, load, key.selector != BASELINE
 
 
 def _table(title: str, rows: Sequence[Row], columns: tuple[str, ...], cells: Cells, *notes: str) -> Table:
@@ -199,6 +200,7 @@ def _tables_of(rows: Sequence[Row], kind: str) -> list[Table]:
     seeds = sorted({s for r in rows for s in r.seeds})
     samples = f"Seeds: {', '.join(map(str, seeds))}. n: requests with a first token, warm-up left out."
     compared = [r for r in rows if r.savings is not None]
+    came = "measured" if all(r.key.label in (Label.MEASURED, Label.EMULATED) for r in rows) else "simulated"
     tables = [
         _table(
             f"Time to first token ({kind})",
@@ -248,7 +250,7 @@ def _tables_of(rows: Sequence[Row], kind: str) -> list[Table]:
             rows,
             ("error, fitted (n)", "error, unseen (n)", "decide p50, ms", "p99, ms", "of TTFT"),
             _prediction,
-            "Error: median of |predicted - measured| / measured TTFT; unseen: calibration never saw the request. "
+            f"Error: median of |predicted - {came}| / {came} TTFT; unseen: calibration never saw the request. "
             f"Decide: hash, look up, judge, quote, select; the maximum below {P99_SAMPLES} samples.",
         ),
         _ways(rows, f"Ways of serving ({kind})"),

@@ -23,9 +23,12 @@ def _ours(cell: Cell) -> str:
 
 
 def verdict_tables(cells: Sequence[Cell], *, random_weights: bool = False) -> list[Table]:
-    """One table per setting that was run, and one of the cells nobody ran. What a model of `random_weights` was
-    measured at says nothing of the note: no verdict is passed on it."""
+    """One table per setting that was run, and one of the cells that were not; none if nothing was run.
+
+    What a model of `random_weights` was measured at says nothing of the note: no verdict is passed on it.
+    """
     tables = []
+    cells = cells if any(c.setting for c in cells) else ()
     for where in dict.fromkeys(c.setting for c in cells):
         mine = [c for c in cells if c.setting == where]
         silent = random_weights and where.startswith((Label.MEASURED, Label.EMULATED))

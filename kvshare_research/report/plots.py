@@ -13,15 +13,19 @@ from kvshare_research.metrics.verdict import CLAIMS
 from .canvas import (
     PART_COLOURS,
     STYLE,
+    UNSTEADY,
     WIDTH_IN,
     from_zero,
     grid,
     look,
     looks_of,
+    mark,
+    marked_name,
     name_of,
     panels_of,
     shared_legend,
     top_us,
+    unsteady,
 )
 from .plots_fleet import against_numbers, load_over_time, ttft_against_bytes
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+UNSTEADY_WORDS = f" {UNSTEADY}: not steady, so its figures depend on the run's length (the tables say why)."
 SAVED_FLOOR = -50.0  # %: a point far below would press all others together
 
 
@@ -52,7 +57,7 @@ def ttft_by_policy(rows: Sequence[Row]) -> list[Figure]:
                 markersize=5,
                 linewidth=1.4,
             )
-        axis.set_yticks(range(len(members)), [f"{name_of(r)}  n={r.ttft.samples}" for r in members])
+        axis.set_yticks(range(len(members)), [f"{marked_name(r)}  n={r.ttft.samples}" for r in members])
         axis.set_ylim(len(members) - 0.5, -0.5)
         from_zero(axis.xaxis, max(top_us(r.ttft.p50) for r in members) / 1000)
 
@@ -73,6 +78,7 @@ def ttft_cdf(rows: Sequence[Row]) -> list[Figure]:
                 label=name_of(row),
                 lw=1.4,
             )
+            mark(axis, row, row.ttft.p50.value / 1000, 0.5)
         axis.set_ylabel("share of requests")
         axis.set_ylim(0, 1.03)
         from_zero(axis.xaxis, max(max(r.ttft_samples_us) for r in members) / 1000)
@@ -84,7 +90,7 @@ def ttft_cdf(rows: Sequence[Row]) -> list[Figure]:
 
 
 def cost_parts(rows: Sequence[Row]) -> list[Figure]:
-    """Where the mean TTFT went, predicted above measured, for every selector."""
+    """Where the mean TTFT went, predicted above what came, for every selector."""
 
     def draw(axis: Axes, members: list[Row]) -> None:
         places, names, most = [], [], 0.0
@@ -107,7 +113,7 @@ def cost_parts(rows: Sequence[Row]) -> list[Figure]:
                     left += width
                 most = max(most, left)
             places.append(number)
-            names.append(name_of(row))
+            names.append(marked_name(row))
         axis.set_yticks(places, names)
         axis.set_ylim(len(members) - 0.45, -0.55)
         from_zero(axis.xaxis, most)
@@ -188,7 +194,7 @@ def hit_tokens(rows: Sequence[Row]) -> list[Figure]:
                         number + shift, share, 0.36, left=left, color=colour, edgecolor="white", lw=0.4, label=kind
                     )
                     left += share
-        axis.set_yticks(range(len(members)), [name_of(r) for r in members])
+        axis.set_yticks(range(len(members)), [marked_name(r) for r in members])
         axis.set_ylim(len(members) - 0.45, -0.55)
         axis.set_xlim(0, 100)
 
@@ -203,7 +209,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Sequence[Row]], list[Figure]]], ...] = 
     ("ttft_cdf", "Share of requests whose first token came within a time. Further left is better.", ttft_cdf),
     (
         "cost_parts",
-        "Where the mean time to first token went: predicted (hatched) above measured. Fetch is the part that was not "
+        "Where the mean time to first token went: predicted (hatched) above what came. Fetch is the part that was not "
         "hidden behind prefill; other is what no part explains.",
         cost_parts,
     ),
@@ -245,8 +251,9 @@ def draw_all(rows: Sequence[Row]) -> list[tuple[str, str, Figure]]:
 
     drawn = []
     with rc_context(STYLE):
-        for stem, caption, make in FIGURES:
+        for stem, words, make in FIGURES:
             figures = make(rows)
+            caption = words + UNSTEADY_WORDS if any(unsteady(row) for row in rows) else words
             for number, figure in enumerate(figures, 1):
                 drawn.append((stem if len(figures) == 1 else f"{stem}_{number}", caption, figure))
     return drawn

@@ -13,21 +13,24 @@ from kvshare_research.metrics.summary import Row
 
 from .canvas import (
     STYLE,
+    UNSTEADY,
     WIDTH_IN,
     Panel,
     from_zero,
     grid,
     grouped,
-    is_number,
     look,
     looks_of,
+    mark,
     name_of,
     panels_of,
     plain_numbers,
     shared_legend,
     title_of,
     top_us,
+    unsteady,
 )
+from .text import is_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,13 +58,15 @@ def load_over_time(rows: Sequence[Row]) -> list[Figure]:
             spread = requests.min(axis=0), requests.max(axis=0)
             axis.fill_between(seconds, *spread, color="#56B4E9", alpha=0.5, lw=0, label="least to most loaded node")
             axis.plot(seconds, requests.mean(axis=0), color="#000000", lw=1.1, label="mean of nodes")
+        trouble = unsteady(members[0])
+        remark = f"\n{UNSTEADY} {trouble}" if trouble else ""
         axis.text(
-            0.98, 0.96, f"imbalance {load.imbalance:.2f}", transform=axis.transAxes, ha="right", va="top",
+            0.98, 0.96, f"imbalance {load.imbalance:.2f}{remark}", transform=axis.transAxes, ha="right", va="top",
             fontsize=7, bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
         )  # fmt: skip
         axis.set_ylabel("requests on the node")
         axis.set_xlim(0, seconds[-1])
-        axis.set_ylim(0, max(1.0, float(requests.max())) * 1.25)
+        axis.set_ylim(0, max(1.0, float(requests.max())) * (1.5 if trouble else 1.25))
 
     figures = list(grid(panels, draw, (1.7, 0.0), 3, "time, s"))
     for figure in figures:
@@ -88,6 +93,7 @@ def ttft_against_bytes(rows: Sequence[Row]) -> list[Figure]:
                 x, y, yerr=spread, fmt=shape.marker, color=shape.colour, capsize=2, markersize=5, lw=1.2,
                 label=name_of(row),
             )  # fmt: skip
+            mark(axis, row, x, y)
         axis.set_ylabel("TTFT p50, ms")
         axis.margins(x=0.08)
         from_zero(axis.yaxis, max(top_us(r.ttft.p50) for r in members) / 1e3)
@@ -140,8 +146,11 @@ def _against(rows: Sequence[Row], name: str) -> Figure:
         for selector in dict.fromkeys(r.key.selector for r in members):
             line = sorted((r for r in members if r.key.selector == selector), key=lambda r: _number(r, name))
             at = [_number(r, name) for r in line]
-            _line(above, at, [r.reuse_share for r in line], 100.0, looks[selector], name_of(line[0]))
-            _line(below, at, [r.ttft.p50 for r in line], 1e-3, looks[selector], name_of(line[0]))
+            label = name_of(line[0])
+            _line(above, at, [r.reuse_share for r in line], 100.0, looks[selector], label)
+            _line(below, at, [r.ttft.p50 for r in line], 1e-3, looks[selector], label)
+            for x, row in zip(at, line, strict=True):
+                mark(below, row, x, row.ttft.p50.value / 1e3)
         numbers = sorted({_number(r, name) for r in members})
         if numbers[0] > 0 and numbers[-1] / numbers[0] > 8:
             below.set_xscale("log")

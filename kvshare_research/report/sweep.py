@@ -18,6 +18,7 @@ from kvshare_research.core.errors import ConfigError, KvShareError
 from kvshare_research.metrics.records import CaseResult, load_results
 
 from .artefacts import PARTIAL, RANDOM_WEIGHTS, RESULTS, has_random_weights, show, write
+from .remarks import LINES_LEFT_OUT
 
 FOLDER = "sweep"
 TARGET = "_target_"
@@ -41,8 +42,17 @@ def sweep(folder: Path) -> Path:
             if other is not path:
                 raise ConfigError(f"{path.parent} and {other.parent} hold the same case; leave one of them out")
             cases.append(case)
+    cases.sort(key=lambda case: (case.selector, case.seed))  # folders of runs have no order that says anything
     random_weights = any(has_random_weights(file.provenance) for file in files)
-    provenance = {"runs": [str(path.parent) for path in paths], RANDOM_WEIGHTS: random_weights}
+    provenance: dict[str, Any] = {"runs": [str(path.parent) for path in paths], RANDOM_WEIGHTS: random_weights}
+    lines = {
+        f"{name} in {path.parent.name}": found
+        for path, file in zip(paths, files, strict=True)
+        for name, found in (file.provenance.get("notes") or {}).items()
+        if name.startswith(LINES_LEFT_OUT)
+    }
+    if lines:
+        provenance["notes"] = lines
     command = shlex.join(["python", "-m", "kvshare_research.report.sweep", str(folder)])
     return write(cases, provenance, folder / FOLDER, command)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .content import Table
@@ -33,18 +33,27 @@ def _given(table: Table, width: int) -> list[int]:
     return widths
 
 
-def split(table: Table, width: int = WIDTH) -> list[Table]:
-    """The table, or as many parts of it as need be to fit; every part repeats the columns that name the case."""
-    widths = [w + 2 for w in _widths(table)]
-    fixed = sum(widths[: table.names])
+def _parts(widths: Mapping[int, int], room: int) -> list[list[int]]:
+    """The columns in their order, as many in each part as fit into the room, at least one."""
     parts: list[list[int]] = [[]]
-    room = width - fixed - EDGES
-    for i in range(table.names, len(table.columns)):
-        if parts[-1] and widths[i] > room:
+    left = room
+    for i, wide in widths.items():
+        if parts[-1] and wide > left:
             parts.append([])
-            room = width - fixed - EDGES
+            left = room
         parts[-1].append(i)
-        room -= widths[i]
+        left -= wide
+    return parts
+
+
+def split(table: Table, width: int = WIDTH) -> list[Table]:
+    """The table, or as few parts as fit, about equally wide; every part repeats the columns that name the case."""
+    widths = [w + 2 for w in _widths(table)]
+    most = width - sum(widths[: table.names]) - EDGES
+    numbers = dict(enumerate(widths[table.names :], table.names))
+    fewest = len(_parts(numbers, most))
+    rooms = range(min(most, sum(numbers.values()) // fewest), most + 1)  # the least that needs no more parts
+    parts = next(p for p in (_parts(numbers, room) for room in rooms) if len(p) == fewest)
     if len(parts) == 1:
         return [table]
     chosen = [[*range(table.names), *part] for part in parts]

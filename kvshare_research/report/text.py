@@ -90,6 +90,19 @@ def varying(keys: list[CaseKey]) -> list[str]:
     return [n for n in names if n == "selector" or len({row.get(n, NOTHING) for row in rows}) > 1]
 
 
+def is_number(text: str) -> bool:
+    """Whether a label is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def in_order(extra: tuple[tuple[str, str], ...]) -> list[tuple[str, float, str]]:
+    """What further labels are sorted by: numbers by their value, the rest by their letters."""
+    return [(name, float(value) if is_number(value) else 0.0, value) for name, value in extra]
+
+
 def setting(key: CaseKey) -> str:
     """A case in words, without its selector."""
     overlap = "" if key.overlap is None else f"{overlap_name(key.overlap)} overlap, "

@@ -12,7 +12,7 @@ from msgspec import structs
 from kvshare_research.metrics.records import CaseResult
 from kvshare_research.metrics.summary import summarise
 from kvshare_research.report.artefacts import build
-from kvshare_research.report.canvas import look, panels_of
+from kvshare_research.report.canvas import UNSTEADY, look, panels_of
 from kvshare_research.report.plots import SAVED_FLOOR, draw_all
 from kvshare_research.report.plots_fleet import NODE_LINES, pareto, varied
 from kvshare_research.report.tables import as_text
@@ -137,6 +137,19 @@ def test_every_word_on_a_figure_is_in_the_glossary() -> None:
     words -= {"the note's claim", "bound: saved = overlap"}
     assert {"resident", "routed", "pulled", "cross tenant", "held"} <= words
     assert [word for word in sorted(words) if not re.search(rf"\b{word}\b", glossary)] == []
+
+
+def test_what_is_not_steady_is_marked_where_it_is_drawn() -> None:
+    calm, crowded = (
+        summarise([make_case(name, utilisation=rho, count=120) for name in ("recompute_always", "cheapest")])
+        for rho in (0.4, 2.0)
+    )
+    assert [bool(row.steadiness and row.steadiness.trouble) for row in (*calm, *crowded)] == [False, False, True, True]
+    for rows, marks in ((calm, 0), (crowded, 2)):
+        for stem, caption, figure in draw_all(rows):
+            words = [text.get_text() for axis in figure.axes for text in (*axis.texts, *axis.get_yticklabels())]
+            assert sum(UNSTEADY in text for text in words) == marks, stem
+            assert (UNSTEADY in caption) == bool(marks)
 
 
 def test_no_two_policies_look_alike() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.metrics.records import load_results
-from kvshare_research.report.artefacts import RESULTS, write
+from kvshare_research.report.artefacts import RESULTS, build, write
 from kvshare_research.report.sweep import differences, main, sweep
 from tests.metrics.synthetic import make_case
 
@@ -52,6 +52,25 @@ def test_seeds_of_one_setting_are_one_row(tmp_path: Path) -> None:
     assert len({c.key for c in cases}) == 2
     assert sweep(tmp_path) == folder  # its own report is no run
     assert (folder / "report.html").exists()
+
+
+def test_rows_stand_in_an_order_and_what_was_left_out_is_still_said(tmp_path: Path) -> None:
+    notes = {"lines left out: a": {"count": 1, "first": ["t.jsonl:7: `NaN` is no number in JSON"]}}
+    for folder, selector, nodes in (("a", "weighted", 16), ("b", "cheapest", 4), ("c", "cheapest", 16), ("d", "x", 4)):
+        record = {"config": config(0, nodes), "notes": notes}
+        write([make_case(selector, count=24)], record, tmp_path / folder, "", plots=False)
+    folder = sweep(tmp_path)
+    stored = load_results(folder / RESULTS)
+    report = build(stored.cases, record=stored.provenance)
+    table = report.tables[0]
+    assert [row[: table.names] for row in table.rows] == [
+        ("4", "cheapest"),
+        ("4", "x"),
+        ("16", "cheapest"),
+        ("16", "weighted"),
+    ]
+    assert report.notices[0] == "1 line of the trace left out: line 7 of t.jsonl: `NaN` is no number in JSON."
+    assert report.notices[0] in (folder / "tables.txt").read_text()
 
 
 def test_what_cannot_be_one_report_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

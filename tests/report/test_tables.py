@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from kvshare_research.metrics.records import CaseResult
+from kvshare_research.metrics.records import CaseResult, Label
 from kvshare_research.report import build
-from kvshare_research.report.artefacts import has_random_weights
+from kvshare_research.report.artefacts import RANDOM_WEIGHTS, has_random_weights
 from kvshare_research.report.content import Table
+from kvshare_research.report.remarks import CHANGED, LINES_LEFT_OUT, left_out
 from kvshare_research.report.tables import WIDTH, as_text, split
 from tests.metrics.synthetic import make_case, make_study
 
@@ -78,10 +79,46 @@ def test_what_is_odd_is_said_first() -> None:
     assert not build([base, ours]).notices
 
 
+def test_lines_that_were_left_out_are_said_first() -> None:
+    told = {"count": 5, "first": [f"/data/some trace.jsonl:{n}: `x` is `{n}`, expected 9" for n in (7, 12, 13, 14)]}
+    notes = {"lines left out: a": told, "lines left out: b": told, "cpu seconds: a": 1}
+    cases = [make_case("recompute_always"), make_case()]
+    report = build(cases, record={"notes": notes})
+    assert report.notices[0] == (
+        "5 lines of the trace left out: line 7 of some trace.jsonl: `x` is `7`, expected 9; line 12 of some "
+        "trace.jsonl: `x` is `12`, expected 9; line 13 of some trace.jsonl: `x` is `13`, expected 9; and 2 more."
+    )
+    assert len(report.notices) == 1, "what each case left out alike is said once"
+    assert "Read this first\n- 5 lines of the trace left out" in as_text(report.tables, report.notices)
+    one = {"count": 1, "first": ["client 3: no published lengths"]}
+    assert left_out({f"{LINES_LEFT_OUT}: a": one}) == ["1 part of the trace left out: client 3: no published lengths."]
+
+
+def test_a_simulation_is_not_called_measured_and_a_star_is_explained() -> None:
+    names = ("recompute_always", "cheapest")
+    cases = [replace(make_case(name, overlap=0.1), label=Label.SIMULATED, workload="trace*") for name in names]
+    tables = build(cases).tables
+    text = as_text(tables)
+    assert "|predicted - simulated| / simulated" in text
+    assert "measured" not in text
+    assert "note's table" not in text, "nothing of it was run"
+    starred = [t for t in tables if any("trace*" in note for note in t.notes)]
+    assert starred
+    assert all(t.notes[-1] == CHANGED for t in starred)
+    plain = build([replace(case, workload="trace") for case in cases]).tables
+    assert not any(CHANGED in t.notes for t in plain)
+
+
+def test_a_table_in_parts_has_parts_alike() -> None:
+    columns = ("name", *("a column of 20 cells" for _ in range(6)))
+    table = Table(title="t", columns=columns, names=1, rows=(("x", *("y" * 20 for _ in range(6))),))
+    assert [len(part.columns) - 1 for part in split(table)] == [3, 3], "and not 4 and 2"
+
+
 def test_no_verdict_is_passed_on_a_model_with_random_weights(study: list[CaseResult]) -> None:
     """The figures stay; with a trained model the same cells have a verdict."""
     for random_weights in (False, True):
-        tables = [t for t in build(study, random_weights=random_weights).tables if "note's table" in t.title]
+        tables = [t for t in build(study, record={RANDOM_WEIGHTS: random_weights}).tables if "note's table" in t.title]
         ran = [t for t in tables if "not run" not in t.title]
         assert ran
         assert all((row[-1] == "no verdict") == random_weights for t in ran for row in t.rows)
