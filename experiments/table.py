@@ -10,14 +10,16 @@ import yaml
 
 from kvshare_research.metrics.steady import Steadiness
 
+NEAR = 0.25  # of theirs: so far off a figure may be and be called reproduced
 CONDITIONS: list[tuple[str, Steadiness | None]] = []  # (policy, warm-up and queue) of each simulated case, in order
 
 
 def verdicts(folder: Path, ours: Mapping[str, float]) -> list[tuple[str, float, float, tuple[float, float], str]]:
     """A row per quantity of `expected.yaml`; raises KeyError if one was not computed, or computed and not expected.
 
-    `theirs: .nan` stands for a quantity that nobody has published; `after: true` for a band that was set once the
-    result was known, which can reproduce nothing.
+    Reproduced is what lies in its band and within a quarter of theirs; further off it is in band, and so is what has no
+    quarter because theirs is 0. `theirs: .nan` stands for a quantity that nobody has published; `after: true` for a
+    band that was set once the result was known, which can reproduce nothing.
     """
     expected = yaml.safe_load((folder / "expected.yaml").read_text())
     if set(expected) != set(ours):
@@ -29,7 +31,8 @@ def verdicts(folder: Path, ours: Mapping[str, float]) -> list[tuple[str, float, 
         if row.get("after", False):
             words = ("band set after", "out of band")
         else:
-            words = ("in band", "out of band") if math.isnan(theirs) else ("reproduced", "not reproduced")
+            near = abs(ours[name] - theirs) <= NEAR * abs(theirs)  # never of what is not a number
+            words = ("reproduced" if near else "in band", "out of band" if math.isnan(theirs) else "not reproduced")
         rows.append((name, theirs, ours[name], (low, high), words[not inside]))
     return rows
 

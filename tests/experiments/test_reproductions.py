@@ -57,6 +57,24 @@ def test_a_page_judges_its_figures_by_its_bands(name: str) -> None:
         assert page[rows[0][0]][1] in {row[-1] for row in rows}, rows[1]
 
 
+def test_what_is_far_from_theirs_is_not_called_reproduced(tmp_path: Path) -> None:
+    """In a band as wide as can be; what has no figure, or none but 0, is at best in band unless it is that figure."""
+    for theirs, ours, word in (
+        (2.23, 48.95, "in band"),
+        (32, 8.958, "in band"),
+        (4, 5, "reproduced"),
+        (4, 2.99, "in band"),
+        (-8, -9, "reproduced"),
+        (0, 0, "reproduced"),
+        (0, 1e-9, "in band"),
+        (math.nan, 1, "in band"),
+        (4, 101, "not reproduced"),
+        (math.nan, 101, "out of band"),
+    ):
+        (tmp_path / "expected.yaml").write_text(yaml.safe_dump({"q": {"theirs": theirs, "band": [-100, 100]}}))
+        assert verdicts(tmp_path, {"q": ours})[0][-1] == word
+
+
 def test_every_folder_is_listed_and_says_what_it_claims() -> None:
     listed = (ROOT / "README.md").read_text()
     for page in ROOT.glob("*/README.md"):
