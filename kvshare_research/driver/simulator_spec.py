@@ -55,7 +55,7 @@ class SimulatorDriver:
 
     `prefill` are the engine's true coefficients in ps (see `core/costing.py`); null takes those of `cost`. Unless
     `miscalibrated`, the router quotes with the true ones. `block_tokens` null is the trace's own block, else the
-    engine's. Requests are counted from the first one on that is no warm-up (`warmup_ratio`, or the study's number).
+    engine's. Warm-up is `warmup_ratio` of the requests; of a workload without own times the study's number, if any.
     """
 
     needs_ranks: ClassVar[bool] = False

@@ -18,7 +18,8 @@ class Block:
     """The product of its axes, with the same workload in every cell. An empty axis means the run's own setting.
 
     `stream` sends a workload at a utilisation (0: idle, the next request when the last is done). `probe` measures one
-    transfer at a time: a prefix is computed on one node, reused there, pulled to another, and recomputed.
+    transfer at a time: a prefix is computed on one node, reused there, pulled to another, and recomputed. `requests`,
+    after `warmup_requests` that do not count, are played unless the workload says how many (`sizing.py`).
     """
 
     name: str

@@ -22,6 +22,7 @@ from kvshare_research.guard.namespace import BLOCKS, ModelSpace, chain, chains
 from kvshare_research.workload.base import PromptItem
 
 from .assembly import component
+from .sizing import is_timed
 
 PUBLIC_SCOPE = 0
 
@@ -118,7 +119,7 @@ class Hasher:
 def detail_of(config: Mapping[str, Any], open_tokenizer: Callable[[], Any]) -> Detail:
     """What the configured index reads of a prompt; of a trace, which has ids for text, only segments are known."""
     reads = component(config, "index").reads
-    if reads == "sentences" and not getattr(component(config, "workload"), "timed", False):
+    if reads == "sentences" and not is_timed(component(config, "workload")):
         return Detail(reads=reads, enders=sentence_enders(open_tokenizer()))
     return Detail(reads=reads)
 

@@ -36,6 +36,7 @@ from .probe import play_probes
 from .prompts import Hasher, Prompt, arrivals, detail_of, prompts
 from .salvage import Diary
 from .settings import canonical, case_config, choice, name_of, names
+from .sizing import sized, with_count
 from .twin import Machines, twin
 from .uncertainty import known
 
@@ -110,7 +111,7 @@ class Session:
 
     # ------------------------------------------------------------------ one case
     def _stream(self, case: Case, config: dict[str, Any]) -> CaseResult:
-        given = self.prompts(case, config, case.block.warmup_requests + case.block.requests)
+        given = self.prompts(case, config)
         rate_per_s = None
         times: Sequence[int] = (0,) * len(given)
         if case.utilisation != IDLE:
@@ -222,12 +223,11 @@ class Session:
         capacity = min(row.capacity_blocks for row in self.cluster.engines)
         return parties(config, capacity_blocks=capacity, block_bytes=self.block_bytes)
 
-    def items(self, case: Case, config: Mapping[str, Any], count: int) -> list[PromptItem]:
-        """`count` items of the workload, the same for every selector, tenancy and link."""
+    def items(self, case: Case, config: Mapping[str, Any], count: int | None) -> list[PromptItem]:
+        """The items of the case, or `count` of the workload; the same for every selector, tenancy and link."""
         directory, catalogue = self.parties(config)
         workload = component(config, "workload")
-        if workload.request_count is not None:
-            workload = replace(workload, request_count=count)
+        workload = sized(workload, case.block) if count is None else with_count(workload, count)
         given = WorkloadInput(
             tokenizer=self.tokenizer,
             directory=directory,
@@ -261,7 +261,7 @@ class Session:
             detail=detail_of(config, lambda: self.tokenizer),
         )
 
-    def prompts(self, case: Case, config: Mapping[str, Any], count: int) -> list[Prompt]:
+    def prompts(self, case: Case, config: Mapping[str, Any], count: int | None = None) -> list[Prompt]:
         items, warmup = self.items(case, config, count), case.block.warmup_requests
         made = prompts(items, self.hasher(config), case_number=self.next_number(), warmup_requests=warmup)
         entrance = Entrance(node_count=self.cluster.node_count)

@@ -40,6 +40,7 @@ from .disclosing import Discloser, in_simulator
 from .plan import IDLE, Case, cases
 from .prompts import Hasher, detail_of
 from .settings import case_config, choice, name_of, names
+from .sizing import check_untimed, is_timed, sized, warmup_of, with_count
 
 SERVICE_REQUESTS = 5  # idle recomputed requests that define the service time behind "utilisation"
 HASHED_TOGETHER = 128  # prompts; 16 fill the lanes of the hash, more at a time find its code and tables at hand
@@ -208,6 +209,7 @@ class SimulatedSession:
         """All cases of the study are in `results`; probes of real transfers are left out, with a note."""
         if self.run.parts["events"].publish:
             raise ConfigError("`events.publish` tells what real workers hold; it needs driver=mpi")
+        check_untimed(self.run.parts["study"], self.run.parts["workload"])
         for case in cases(self.run.parts["study"]):
             check_retention(case_config(dict(self.run.resolved), case), simulated=True)
         for case in cases(self.run.parts["study"]):
@@ -221,13 +223,13 @@ class SimulatedSession:
     def _case(self, case: Case, config: dict[str, Any]) -> CaseResult:
         fleet = build_fleet(self.run, config)
         workload = component(config, "workload")
-        timed = getattr(workload, "timed", False)
+        timed = is_timed(workload)
         service_us, rate_per_s = None, None
         if not timed and case.utilisation != IDLE:
             service_us = self._idle_service_us(case, config)
             rate_per_s = case.utilisation * node_count_of(self.run) / service_us * 1e6
         reading = Reading()
-        items = self._items(case, config, case.block.warmup_requests + case.block.requests, fleet, reading)
+        items = self._items(case, config, sized(workload, case.block), fleet, reading)
         self.progress.stage(case.title)
         started_s = time.process_time()
         oracle = FUTURE in component(config, "retention").needs
@@ -263,15 +265,12 @@ class SimulatedSession:
             yield arrival
 
     def _items(
-        self, case: Case, config: Mapping[str, Any], count: int, fleet: Fleet, reading: Reading
+        self, case: Case, config: Mapping[str, Any], workload: Any, fleet: Fleet, reading: Reading
     ) -> Iterator[PromptItem]:
-        workload = component(config, "workload")
-        if workload.request_count is not None:
-            workload = replace(workload, request_count=count)
         simulator = fleet.simulator
         capacity = simulator.workers[0].ledger.node.capacity
         base, catalogue = parties(config, capacity_blocks=capacity, block_bytes=simulator.block_bytes)
-        timed = getattr(workload, "timed", False)
+        timed = is_timed(workload)
         given = WorkloadInput(
             tokenizer=self._open_tokenizer(timed),
             directory=base,
@@ -298,7 +297,8 @@ class SimulatedSession:
                 "disclosure": choice("disclosure", "never"),
             }
             fleet = build_fleet(self.run, base)
-            outcomes = _one_by_one(fleet, self._items(case, base, SERVICE_REQUESTS, fleet, Reading()))
+            workload = with_count(component(base, "workload"), SERVICE_REQUESTS)
+            outcomes = _one_by_one(fleet, self._items(case, base, workload, fleet, Reading()))
             times = [o.end_to_end_us - o.held_us for o in outcomes if o.status == Status.DONE]
             if not times:
                 raise ConfigError(f"no request of this workload can be served: {outcomes[0].reason}")
@@ -310,14 +310,14 @@ class SimulatedSession:
         self, case: Case, config: Mapping[str, Any], fleet: Fleet, outcomes: list[Outcome], rate_per_s: float | None
     ) -> CaseResult:
         simulator = fleet.simulator
-        warm = case.block.warmup_requests or int(self.run.parts["driver"].warmup_ratio * simulator.injected)
+        workload = component(config, "workload")
+        warm = warmup_of(workload, case.block, self.run.parts["driver"].warmup_ratio, simulator.injected)
         # A modelled engine produces no tokens: nothing may look as if answers had been compared.
         rows = tuple(
             structs.replace(o, warmup=o.request_id < warm, output_tokens=())
             for o in sorted(outcomes, key=lambda o: o.request_id)
         )
-        timed = getattr(component(config, "workload"), "timed", False)
-        composed = timed and (len(fleet.hasher.directory.tenants) > 1 or node_count_of(self.run) > 1)
+        composed = is_timed(workload) and (len(fleet.hasher.directory.tenants) > 1 or node_count_of(self.run) > 1)
         return counting.result(
             case,
             label=Label.COMPOSED if composed else Label.SIMULATED,

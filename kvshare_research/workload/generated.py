@@ -30,8 +30,8 @@ class GeneratedWorkload(Workload):
     block boundary: the block over its end also contains the question, has the question's tighter scope and is shared
     by nobody, so at most `block_tokens` - 1 tokens of the dialled overlap cannot be reused.
 
-    Either `request_count` prompts are made, or so many that their different full blocks come to
-    `working_set_over_pool` times the pool of all nodes together.
+    `request_count` prompts are made, or so many that their different full blocks come to `working_set_over_pool` times
+    the pool of all nodes together; where both are null the study says how many.
     """
 
     application_count: int
@@ -56,8 +56,8 @@ class GeneratedWorkload(Workload):
         between("tenant_zipf_exponent", self.tenant_zipf_exponent, 0, None)
         if not 0 < self.overlap < 1:
             raise ConfigError(f"`workload.overlap` is `{self.overlap}`, expected a number above 0 and below 1")
-        if (self.request_count is None) == (self.working_set_over_pool is None):
-            raise ConfigError("`workload` needs either `request_count` or `working_set_over_pool`, the other one null")
+        if self.request_count is not None and self.working_set_over_pool is not None:
+            raise ConfigError("`workload` has both `request_count` and `working_set_over_pool`, expected one at most")
         if self.request_count is not None:
             between("request_count", self.request_count, 1, REQUEST_COUNT_MAX)
         if self.working_set_over_pool is not None and not 0 < self.working_set_over_pool < float("inf"):
@@ -68,9 +68,9 @@ class GeneratedWorkload(Workload):
 
     def make(self, given: WorkloadInput) -> list[PromptItem]:
         items = self._items(given)
-        if self.request_count is not None:
-            return [item for item, _ in zip(items, range(self.request_count), strict=False)]
-        return list(self._until_full(items, given))
+        if self.working_set_over_pool is not None:
+            return list(self._until_full(items, given))
+        return [item for item, _ in zip(items, range(counted(self.request_count)), strict=False)]
 
     def _items(self, given: WorkloadInput) -> Iterator[PromptItem]:
         templates = chosen_templates(given, self.application_count, self.tenants_per_application)
@@ -158,6 +158,13 @@ class _Press:
         pieces = load_application(ask.template.application).question_texts(rng, reference)
         room = token_count - len(self.markup.closing)
         return np.concatenate([cut_text(self.given.tokenizer, pieces, room), self.markup.closing])
+
+
+def counted(request_count: int | None) -> int:
+    """The count; ConfigError where nobody has said it."""
+    if request_count is None:
+        raise ConfigError("`workload.request_count` is null and no study says how many requests are made")
+    return request_count
 
 
 def between(name: str, value: float, lowest: float, highest: float | None) -> None:

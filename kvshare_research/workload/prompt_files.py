@@ -15,7 +15,7 @@ from kvshare_research.workload.asking import Popularity, prompt_item
 from kvshare_research.workload.base import PromptItem, Tokens, Workload, WorkloadInput
 from kvshare_research.workload.catalogue import Template
 from kvshare_research.workload.cutting import MarkupTokens, check_markup, markup_tokens
-from kvshare_research.workload.generated import REQUEST_COUNT_MAX, between
+from kvshare_research.workload.generated import REQUEST_COUNT_MAX, between, counted
 from kvshare_research.workload.prompt_sets import READERS, FileApplication, read_set
 
 QUESTIONS_SHARE = 0.5  # of a longest prompt that is kept free for questions when examples are fitted in
@@ -36,7 +36,7 @@ class PromptFilesWorkload(Workload):
     sets: tuple[str, ...]
     applications_per_set: int
     tenants_per_application: int
-    request_count: int
+    request_count: int | None
     prompt_tokens_max: int
     application_zipf_exponent: float
     tenant_zipf_exponent: float
@@ -48,7 +48,8 @@ class PromptFilesWorkload(Workload):
         for name in self.sets:
             if name not in READERS:
                 raise ConfigError(f"`workload.sets` has unknown set `{name}`{did_you_mean(name, READERS)}")
-        between("request_count", self.request_count, 1, REQUEST_COUNT_MAX)
+        if self.request_count is not None:
+            between("request_count", self.request_count, 1, REQUEST_COUNT_MAX)
         if not self.sets:
             raise ConfigError(f"`workload.sets` is empty{did_you_mean('', READERS)}")
         for name in ("applications_per_set", "tenants_per_application", "prompt_tokens_max", "output_tokens_max"):
@@ -67,7 +68,7 @@ class PromptFilesWorkload(Workload):
         )
         asks = popularity.asks(templates, self.tenants_per_application, given)
         items = []
-        for ask, _ in zip(asks, range(self.request_count), strict=False):
+        for ask, _ in zip(asks, range(counted(self.request_count)), strict=False):
             layers = presses[ask.template.application].next_layers()
             items.append(prompt_item(ask, given, layers, self.output_tokens_max))
         return items

@@ -62,4 +62,4 @@ def spec(**changes: Any) -> GeneratedWorkload:
     values = OmegaConf.to_container(OmegaConf.load(CONF / "workload" / "generated.yaml"))
     assert isinstance(values, dict)
     del values["_target_"]
-    return GeneratedWorkload(**(values | changes))
+    return GeneratedWorkload(**(values | {"request_count": 24} | changes))

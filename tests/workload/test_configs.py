@@ -68,7 +68,9 @@ def test_the_default_models_tokenizer_meets_every_dial(overlap):
 
     inner = smollm.tokenizer_of(GgufFile(smollm.find_gguf()))
     tokenizer = HuggingFaceTokenizer(inner, "test", inner.get_vocab_size())
-    items = composed("workload", "generated", f"workload.overlap={overlap}").make(given(tokenizer=tokenizer))
+    items = composed("workload", "generated", f"workload.overlap={overlap}", "workload.request_count=24").make(
+        given(tokenizer=tokenizer)
+    )
     for item in items:
         assert abs(item.overlap - overlap) * 256 < 2
         shared, tail = item.tokens[: item.tenant_shared_tokens], item.tokens[item.tenant_shared_tokens :]

@@ -243,11 +243,7 @@ def test_the_workload_is_the_same_in_a_process_with_another_hash_seed(hash_seed)
         ({"markup": "chatlm"}, "`workload.markup` is `chatlm`, expected a known chat format; did you mean `chatml`?"),
         (
             {"working_set_over_pool": 2.0},
-            "`workload` needs either `request_count` or `working_set_over_pool`, the other one null",
-        ),
-        (
-            {"request_count": None},
-            "`workload` needs either `request_count` or `working_set_over_pool`, the other one null",
+            "`workload` has both `request_count` and `working_set_over_pool`, expected one at most",
         ),
         (
             {"request_count": None, "working_set_over_pool": -2.0},
@@ -271,6 +267,7 @@ def test_impossible_values_are_refused_when_built(changes, message):
             "`workload.overlap` 0.999 of 300 prompt tokens is 300 shared tokens, but chat format and question allow "
             "1 to 292; change `overlap` or enlarge `prompt_tokens`",
         ),
+        ({"request_count": None}, "`workload.request_count` is null and no study says how many requests are made"),
         (
             {"request_count": None, "working_set_over_pool": 2.0},
             "`workload.working_set_over_pool` needs to know the pool: no capacity was given",
