@@ -76,7 +76,8 @@ class Bars:
     def stage(self, what: str, total: int | None = None) -> None:
         self._progress.update(self._whole, completed=self._begun)
         self._begun += 1
-        self._progress.reset(self._stage, total=total, description=what, note="", visible=True)
+        self._progress.remove_task(self._stage)  # a reset would keep the total of the stage before where none is given
+        self._stage = self._progress.add_task(what, total=total, note="")
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         self._progress.update(self._stage, advance=steps, note=note)

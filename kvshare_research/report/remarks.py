@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -23,12 +23,12 @@ def left_out(notes: Mapping[str, Any]) -> list[str]:
     said = []
     for name, found in notes.items():
         if name.startswith(LINES_LEFT_OUT):
-            reasons = [str(reason) for reason in found["first"]]
-            said.append(_left_out(int(found["count"]), reasons))
+            said.append(in_words(int(found["count"]), [str(reason) for reason in found["first"]]))
     return list(dict.fromkeys(said))
 
 
-def _left_out(count: int, reasons: list[str]) -> str:
+def in_words(count: int, reasons: Sequence[str]) -> str:
+    """How many lines of a trace were left out, and why the first ones were."""
     lines = [_AT_LINE.fullmatch(reason) for reason in reasons]
     what = "line" if all(lines) else "part"
     shown = [

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from kvshare_research.config import Run
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Outcome, Status
+from kvshare_research.report import Progress, Silent
 from kvshare_research.study.assembly import component, parties, priced
 from kvshare_research.study.settings import choice
 from kvshare_research.study.simulated import Fleet, build_fleet, node_count_of
 from kvshare_research.workload.base import WorkloadInput
+from kvshare_research.workload.trace import Reading
 
 from .approximate import FleetModel
 from .objective import Tails, tails
@@ -42,11 +44,22 @@ class Setting:
             config["selector"] = choice("selector", tunable.selector) | values
         return config
 
-    def windows(self, count: int, requests: int, skip: int = 0) -> list[list[Arrival]]:
-        """Consecutive windows of the trace, `skip` requests left out before; ConfigError if it is too short."""
+    def windows(
+        self, count: int, requests: int, skip: int = 0, reading: Reading | None = None, progress: Progress | None = None
+    ) -> list[list[Arrival]]:
+        """Consecutive windows of the trace, `skip` requests left out before; ConfigError if it is too short.
+
+        `reading` counts the lines that were none.
+        """
         config = self.config()
         fleet = build_fleet(self.run, config)
-        arrivals = list(islice(_arrivals(self.run, config, fleet), skip, skip + count * requests))
+        progress = progress or Silent()
+        progress.stage("reading the trace", skip + count * requests)
+        found = []
+        for arrival in islice(_arrivals(self.run, config, fleet, reading or Reading()), skip + count * requests):
+            found.append(arrival)
+            progress.advance()
+        arrivals = found[skip:]
         if len(arrivals) < count * requests:
             raise ConfigError(
                 f"the trace has {len(arrivals)} requests from number {skip} on, expected {count} windows of "
@@ -90,7 +103,7 @@ def tails_of(outcomes: list[Outcome], warmup: int) -> Tails:
     return tails([o.arrival_us / 1e3 for o in outcomes], times("ttft_us"), times("end_to_end_us"), warmup)
 
 
-def _arrivals(run: Run, config: Mapping[str, Any], fleet: Fleet) -> Any:
+def _arrivals(run: Run, config: Mapping[str, Any], fleet: Fleet, reading: Reading) -> Any:
     workload = component(config, "workload")
     if not getattr(workload, "timed", False):
         raise ConfigError("the tuner plays a trace with its own arrival times; use workload=mooncake, azure, ...")
@@ -103,4 +116,4 @@ def _arrivals(run: Run, config: Mapping[str, Any], fleet: Fleet) -> Any:
         block_tokens=fleet.hasher.space.block_tokens, node_count=node_count_of(run),
         pool_blocks=capacity * node_count_of(run),
     )  # fmt: skip
-    return fleet.arrivals(workload.stream(given))
+    return fleet.arrivals(workload.stream(given, reading))

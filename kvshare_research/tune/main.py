@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvshare_research.core.errors import ConfigError
+from kvshare_research.report import Progress
 from kvshare_research.study.settings import name_of
+from kvshare_research.workload.trace import Reading
 
 from .approximate import FleetModel, play
 from .exact import Setting, tails_of
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from kvshare_research.config import Run
 
 Floats = NDArray[np.float64]
+STAGES = 4  # reading, compiling, searching, confirming; then a stage for each held-out window
 
 
 @final
@@ -72,7 +75,7 @@ class Judge:
         """Of one vector, in the exact simulator, and the tails themselves."""
         if "exact" not in self._references:
             self._references["exact"] = self._simulated(self._published[0])
-        own = self._simulated(weights)
+        own = self._references["exact"] if np.array_equal(weights, self._published[0]) else self._simulated(weights)
         return float(loss(own, self._references["exact"])[0]), own
 
     @property
@@ -87,17 +90,21 @@ class Judge:
         return tails_of(self.setting.play(self.arrivals, self.tunable, weights), self.warmup)
 
 
-def judges(run: Run, selector: str, count: int, requests: int, skip: int, batch: int) -> list[Judge]:
-    """A judge for each of `count` consecutive windows of the configured trace."""
+def judges(
+    run: Run, selector: str, count: int, requests: int, skip: int, batch: int, *, reading: Reading | None = None,
+    progress: Progress | None = None,
+) -> list[Judge]:  # fmt: skip
+    """A judge for each of `count` consecutive windows of the configured trace; `reading` counts what was no request."""
     setting = Setting(run=run)
     model = setting.model()
     warmup = int(run.parts["driver"].warmup_ratio * requests)
+    windows = setting.windows(count, requests, skip, reading, progress)
     return [
         Judge(
             setting=setting, tunable=tunable(selector), arrivals=arrivals, window=window_of(arrivals), model=model,
             batch=batch, warmup=warmup,
         )
-        for arrivals in setting.windows(count, requests, skip)
+        for arrivals in windows
     ]  # fmt: skip
 
 
@@ -111,30 +118,64 @@ class Tuned:
     found: Found
     rows: list[tuple[str, Floats, float, float, Tails]]
     search_s: float
+    reading: Reading
 
 
-def tuned(run: Run, selector: str, say: Callable[[str], None]) -> Tuned:
+def tuned(run: Run, selector: str, progress: Progress) -> Tuned:
     """Searched on the first window, confirmed there exactly, measured on the held-out ones. Equal for equal seeds."""
     asked: Tune = run.parts["tune"]
-    training, *held_out = judges(
-        run, selector, 1 + asked.held_out_windows, asked.window_requests, asked.skip_requests, asked.batch
+    names = tunable(selector).names
+    progress.say(
+        f"searching {', '.join(names)} of `{selector}`: {asked.evaluations:,} evaluations on {asked.window_requests:,} "
+        f"requests, the best {asked.confirmed} played exactly; held-out windows: {asked.held_out_windows}"
     )
-    say(f"searching {asked.evaluations} weight vectors of `{selector}` on {asked.window_requests} requests")
-    began = time.monotonic()
-    found = cma_es(
-        training.tunable, training.approximate, evaluations=asked.evaluations, population=asked.population,
-        seed=run.values.seed,
+    reading = Reading()
+    training, *held_out = judges(
+        run, selector, 1 + asked.held_out_windows, asked.window_requests, asked.skip_requests, asked.batch,
+        reading=reading, progress=progress,
     )  # fmt: skip
+    began = time.monotonic()
+    found = _searched(training, asked, run.values.seed, progress)
     search_s = time.monotonic() - began
     candidates = found.best(asked.confirmed)
-    say(f"searched in {search_s:.1f} s; confirming {len(candidates)} in the exact simulator")
+    progress.say(f"searched in {search_s:.1f} s")
     published = np.array(training.tunable.published)
-    rows = [_row("tuned on", training, weights) for weights in (published, *candidates)]
+    rows = _rows("tuned on", training, (published, *candidates), progress)
     chosen = min(rows, key=lambda row: row[3])[1]  # the published weights, if nothing beats them where it counts
     for number, judge in enumerate(held_out, 1):
-        say(f"held-out window {number} of {len(held_out)}")
-        rows += [_row(f"held out {number}", judge, weights) for weights in (published, chosen)]
-    return Tuned(tunable=training.tunable, weights=chosen, found=found, rows=rows, search_s=search_s)
+        rows += _rows(f"held out {number}", judge, (published, chosen), progress)
+    return Tuned(
+        tunable=training.tunable, weights=chosen, found=found, rows=rows, search_s=search_s, reading=reading
+    )  # fmt: skip
+
+
+def _searched(on: Judge, asked: Tune, seed: int, progress: Progress) -> Found:
+    """CMA-ES, told as it goes; what is compiled first has a stage of its own."""
+    progress.stage("compiling the approximation")
+    on.approximate(np.array([on.tunable.published]))
+    progress.stage("searching", asked.evaluations)
+    progress.advance(0, f"compiling for {asked.population} at once")
+    least = np.inf
+
+    def losses(weights: Floats) -> Floats:
+        nonlocal least
+        values = on.approximate(weights)
+        least = min(least, float(values.min()))
+        progress.advance(len(weights), f"least loss {least:.3f}")
+        return values
+
+    return cma_es(on.tunable, losses, evaluations=asked.evaluations, population=asked.population, seed=seed)
+
+
+def _rows(
+    name: str, judge: Judge, asked: Sequence[Floats], progress: Progress
+) -> list[tuple[str, Floats, float, float, Tails]]:
+    progress.stage(f"{name}, exactly", len(asked))
+    rows = []
+    for weights in asked:
+        rows.append(_row(name, judge, weights))
+        progress.advance(1, f"loss {rows[-1][3]:.3f}")
+    return rows
 
 
 def _row(name: str, judge: Judge, weights: Floats) -> tuple[str, Floats, float, float, Tails]:
@@ -146,13 +187,16 @@ def run(cfg: Mapping[str, Any], _comm: Any) -> int:
     """The tuned weights are printed, as overrides of a command, and left beside the run's configuration."""
     from kvshare_research import provenance, report
     from kvshare_research.config import check
+    from kvshare_research.report.remarks import in_words
 
     checked = check(cfg, cfg.keys())
     selector = name_of("selector", checked.resolved["selector"]).rstrip("*")
-    with report.progress() as bar:
-        made = tuned(checked, selector, bar.say)
+    with report.progress(STAGES + checked.parts["tune"].held_out_windows) as bar:
+        made = tuned(checked, selector, bar)
     table = [_plain(made.tunable, row) for row in made.rows]
     _show(table)
+    if made.reading.refused:
+        print(in_words(made.reading.refused, made.reading.reasons))
     held_out = [row["exact loss"] for row in table if row["window"].startswith("held") and not row["published"]]
     trained = min(row["exact loss"] for row in table if row["window"] == "tuned on")
     if held_out:

@@ -41,6 +41,17 @@ def test_a_terminal_gets_a_bar_with_what_is_happening() -> None:
     assert "[kept] as it is" in shown
 
 
+def test_a_stage_without_a_total_does_not_take_that_of_the_one_before() -> None:
+    out = _Terminal()
+    with progress(stream=out) as told:
+        told.stage("reading", 120)
+        told.advance(120)
+        told.stage("compiling")
+        told.advance(3)
+    last = [line for line in out.getvalue().splitlines() if "compiling" in line][-1]
+    assert "3/?" in last
+
+
 def test_advancing_without_a_total_does_not_fail() -> None:
     out = io.StringIO()
     with progress(stream=out) as told:

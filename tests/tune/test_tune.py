@@ -240,6 +240,29 @@ def test_the_command_leaves_weights_that_can_be_used(tmp_path: Path) -> None:
     chosen = next(r["weights"] for r in left["rows"] if r["exact loss"] == best)
     assert [left["weights"][name] for name in ("rtt_weight", "queue_weight")] == chosen
     assert "selector=gorgo selector.rtt_weight=" in done.stdout
+    said = done.stderr.splitlines()
+    assert said[0] == (
+        "searching rtt_weight, queue_weight of `gorgo`: 40 evaluations on 60 requests, the best 2 played exactly; "
+        "held-out windows: 1"
+    )
+    for stage in (
+        "reading the trace: 120",
+        "compiling",
+        "searching: 20 of 40",
+        "tuned on, exactly: 3 of 3",
+        "held out 1",
+    ):
+        assert any(line.startswith(stage) for line in said), (stage, said)
+
+
+def test_the_command_says_what_it_left_out(tmp_path: Path) -> None:
+    data = trace(tmp_path / "data")
+    path = data / "mooncake" / "conversation_trace.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:6], lines[6].replace('"timestamp": ', '"timestamp": NaN, "x": '), *lines[7:]]))
+    done = command(tmp_path / "out", data, "workload.on_error=skip", "tune.held_out_windows=0", "tune.evaluations=20")
+    assert done.returncode == 0, done.stderr
+    assert "1 line of the trace left out: line 7 of conversation_trace.jsonl: `NaN` is no number" in done.stdout
 
 
 @pytest.mark.parametrize(
