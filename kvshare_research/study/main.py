@@ -90,18 +90,22 @@ def _play(run: Run, open_session: Open, now: Provenance) -> int:
                 raise
         folder = _write(run, session, now, partial=False)
         diary.close()
-    report.show(folder)
+    if session.results:
+        report.show(folder)
     if (unserved := _unserved(session)) is not None:
-        raise KvShareError(f"no request was served; the first: {unserved}")
+        raise KvShareError(unserved)
     return 0
 
 
 def _unserved(session: Session | SimulatedSession) -> str | None:
-    """Why the first request was not served, where none was; else None."""
+    """What to say where no request was served, or none played; else None."""
     outcomes = [outcome for case in session.results for outcome in case.outcomes]
-    if not outcomes or any(outcome.status == Status.DONE for outcome in outcomes):
+    if not outcomes:
+        left_out = next((f"; {name}: {why}" for name, why in session.notes.items() if name.startswith("left out")), "")
+        return f"no request was played{left_out}"
+    if any(outcome.status == Status.DONE for outcome in outcomes):
         return None
-    return str(outcomes[0].reason)
+    return f"no request was served; the first: {outcomes[0].reason}"
 
 
 def _require_writable(folder: Path) -> None:

@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
@@ -50,17 +50,29 @@ class Lengths:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeGenTrace(TraceWorkload):
-    """Clients are tenants: skew and bursts are real, content is not known. `start_s` and `duration_s` cut a stretch,
-    `rate_scale` thins or thickens every client alike. Gaps are renewal, Gamma or Weibull as fitted by the authors, with
-    the published mean rate and variation. Clients whose length files were never published cannot be drawn: they are
-    counted in the reading, or an error unless `on_error=skip`.
+    """Clients are tenants: skew and bursts are real, content is not known. `start_s` and `duration_s` cut a stretch, to
+    the second: it has the requests that any longer one has there; ConfigError if there are none. `rate_scale` thins or
+    thickens every client alike. Gaps are renewal, Gamma or Weibull as fitted by the authors, with the published mean
+    rate and variation. Clients whose length files were never published cannot be drawn: they are counted in the
+    reading, or an error unless `on_error=skip`.
     """
+
+    content_known: ClassVar[bool] = False
 
     part: Literal["m-small", "deepseek-r1"] = "deepseek-r1"
     start_s: int = 36_000
     duration_s: int = 3_600
     rate_scale: float = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        TraceWorkload.__post_init__(self)
+        if self.start_s < 0 or self.duration_s < 1:
+            raise ConfigError(
+                f"`start_s` is {self.start_s} and `duration_s` {self.duration_s}, expected at least 0 and 1"
+            )
+        if not 0 < self.rate_scale < float("inf"):
+            raise ConfigError(f"`rate_scale` is `{self.rate_scale}`, expected a number above 0")
 
     def rows(self, reading: Reading) -> Iterator[TraceRow]:
         """All clients' requests, merged by time."""
@@ -79,9 +91,13 @@ class ServeGenTrace(TraceWorkload):
         for row in heapq.merge(*streams, key=lambda row: row.arrival_us):
             reading.rows += 1
             yield row
+        if not reading.rows:
+            end_s = self.start_s + self.duration_s
+            raise ConfigError(f"servegen: nobody asks anything in {self.part} from second {self.start_s} to {end_s}")
 
     def _wanted(self, window: Window) -> bool:
-        return self.start_s <= window.start_s < self.start_s + self.duration_s and window.rate_per_s > 0
+        """Whether some of the window lies in the stretch."""
+        return window.start_s < self.start_s + self.duration_s and self.start_s < window.start_s + WINDOW_S
 
     def _client(
         self, client: str, windows: list[Window], lengths: Mapping[int, tuple[Lengths, Lengths]]
@@ -90,15 +106,20 @@ class ServeGenTrace(TraceWorkload):
         for window in windows:
             chance = np.random.Generator(np.random.PCG64([self.seed, number, window.start_s]))
             inputs, outputs = lengths[max(start for start in lengths if start <= window.start_s)]
+            begin_s = window.start_s - self.start_s
+            end_s = min(WINDOW_S, self.duration_s - begin_s)
             at_s = 0.0
             while True:
                 at_s += _gap_s(window, chance) / self.rate_scale
-                if at_s >= WINDOW_S:
+                if at_s >= end_s:
                     break
+                input_tokens, output_tokens = inputs.draw(chance), outputs.draw(chance)
+                if begin_s + at_s < 0:
+                    continue
                 yield TraceRow(
-                    arrival_us=int((window.start_s - self.start_s + at_s) * 1e6),
-                    input_tokens=max(1, inputs.draw(chance)),
-                    output_tokens=max(1, outputs.draw(chance)),
+                    arrival_us=int((begin_s + at_s) * 1e6),
+                    input_tokens=max(1, input_tokens),
+                    output_tokens=max(1, output_tokens),
                     ids=NO_IDS,
                     client=client,
                     session=f"{window.start_s}/{at_s}",

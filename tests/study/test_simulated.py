@@ -96,6 +96,8 @@ def test_a_trace_hits_by_conversation_and_is_called_composed(tmp_path: Path) -> 
     given = ("workload=mooncake", "tenants=one", "index=flat", "link=rdma_400g", "driver.node_count=3")
     done = command(tmp_path / "out", *given, data=data)
     assert done.returncode == 0, done.stderr
+    assert "single, arrivals as recorded" in done.stderr
+    assert "idle" not in done.stdout.replace("At most: an idle run", "")
     (case,) = results(tmp_path / "out").cases
     assert case.label == Label.COMPOSED
     later = [o for o in case.done() if o.request_id >= 40]
@@ -162,3 +164,9 @@ def test_every_tenancy_serves_the_demo_tenants_and_only_those_that_share_reuse_a
         assert {o.status for o in outcomes} == {Status.DONE}, name
         across = sum(o.cross_tenant_tokens for o in outcomes)
         assert (across > 0) == (name in ("layered", "one_group")), (name, across)
+
+
+def test_a_study_that_plays_nothing_fails_with_the_reason(tmp_path: Path) -> None:
+    done = command(tmp_path, "engine=tiny", "study.blocks=[{name: p, kind: probe, requests: 1}]")
+    assert done.returncode == 1
+    assert "error: no request was played; left out: p, idle: probes measure" in done.stderr.splitlines()[-1]
