@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import polars
 
 SCHEMA = "kvshare_research.results/1"
+RECORDED = "arrivals as recorded"  # the load of a trace
 BASELINE = "recompute_always"  # the selector that every other one is compared with
 COUNTER_MASK = 0xFFFFFFFF  # a request id is (router incarnation << 32) + counter
 
@@ -46,6 +47,7 @@ class CaseKey(NamedTuple):
     tenancy: str
     selector: str
     extra: tuple[tuple[str, str], ...]
+    recorded: bool = False
 
 
 @final
@@ -67,7 +69,8 @@ class Counters:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One run. `overlap` is the dialled share of the prompt that others have too; `utilisation` None or 0 means idle.
+    """One run. `overlap` is the dialled share of the prompt that others have too; `utilisation` None or 0 means idle,
+    unless arrivals are as a trace has `recorded` them.
 
     Requests of two cases are paired by (seed, index in the workload); the index is the low half of the request id
     minus `first_counter`, so cases whose prompts differ need different labels. `partial` means that requests are
@@ -81,8 +84,10 @@ class CaseResult:
     seed: int
     overlap: float | None = None
     utilisation: float | None = None
+    recorded: bool = False
     rate_per_s: float | None = None  # arrival rate, the same for every selector
     workload: str = ""  # names the set of requests, without the seed
+    content_known: bool = True  # False: a trace that does not tell what its prompts have in common
     extra: tuple[tuple[str, str], ...] = ()  # further labels, for example model or retention
     outcomes: tuple[Outcome, ...] = ()
     simulated: tuple[Outcome, ...] = ()  # of a case on ranks: what its twin in virtual time gave
@@ -104,6 +109,7 @@ class CaseResult:
             self.tenancy,
             self.selector,
             self.extra,
+            self.recorded,
         )
 
     @property

@@ -114,6 +114,7 @@ class Row:
     seeds: tuple[int, ...]
     partial: bool
     partial_reasons: tuple[str, ...]
+    content_known: bool  # whether what prompts have in common is known at all
     expected: int
     done: int
     rejected: int
@@ -145,7 +146,7 @@ class Row:
     @property
     def idle(self) -> bool:
         """Whether each request came after the one before had ended; not where arrivals are those of a trace."""
-        return self.key.utilisation is None and self.steadiness is None
+        return self.key.utilisation is None and not self.key.recorded and self.steadiness is None
 
 
 def prefill_latency_us(outcome: Outcome) -> int:
@@ -333,6 +334,7 @@ def row_of(group: Group, groups: Sequence[Group]) -> Row:
         seeds=tuple(c.seed for c in group.cases),
         partial=group.incomplete,
         partial_reasons=tuple(sorted({c.partial_reason for c in group.cases if c.partial_reason})),
+        content_known=first.content_known,
         expected=sum(c.expected_requests if c.expected_requests is not None else len(c.outcomes) for c in group.cases),
         done=len(outcomes),
         rejected=sum(o.status == Status.REJECTED for o in all_outcomes),

@@ -25,9 +25,10 @@ from kvshare_research.metrics.records import CaseResult, encode_results, load_re
 from kvshare_research.metrics.summary import Row, summarise
 from kvshare_research.metrics.verdict import OURS, overlap_table, slo_rows
 
-from .content import Table, calibration_table, case_tables, fidelity_tables, notices, pull_tables
+from .content import Table, calibration_table, case_tables, fidelity_tables, pull_tables
 from .html import Picture, render_html
 from .hypothesis import slo_table, verdict_tables
+from .notices import notices
 from .remarks import explained, left_out
 from .tables import as_text
 

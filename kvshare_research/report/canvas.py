@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvshare_research.metrics.records import BASELINE, CaseKey, Label
+from kvshare_research.metrics.records import BASELINE, RECORDED, CaseKey, Label
 from kvshare_research.metrics.statistics import Estimate
 from kvshare_research.metrics.summary import Row
 
-from .text import RECORDED, in_order, is_number, overlap_name
+from .text import in_order, is_number, overlap_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

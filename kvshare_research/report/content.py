@@ -9,21 +9,21 @@ from typing import Any, final
 from kvshare_research.core.nouns import Action, MissReason
 from kvshare_research.metrics.fidelity import PARTS, Fidelity
 from kvshare_research.metrics.pulls import Pull
-from kvshare_research.metrics.records import BASELINE, Label
+from kvshare_research.metrics.records import BASELINE, RECORDED, Label
 from kvshare_research.metrics.statistics import P95_SAMPLES, P99_SAMPLES
 from kvshare_research.metrics.summary import Row
 
 from .text import (
     NOTHING,
-    RECORDED,
+    TimeUnit,
     count,
+    duration,
     in_order,
     key_fields,
-    milliseconds,
     number,
     percent,
     percent_estimate,
-    setting,
+    unit_for,
     varying,
 )
 
@@ -80,28 +80,28 @@ STEADINESS = (
 )
 
 
-def _latency(row: Row) -> tuple[str, ...]:
+def _latency(row: Row, unit: TimeUnit) -> tuple[str, ...]:
     steady = row.steadiness
     mark = "†" if steady and steady.trouble else ""
-    p50 = milliseconds(row.ttft.p50)
-    p95, p99 = (number(None if q is None else q / 1000) for q in (row.ttft.p95, row.ttft.p99))
+    p50 = duration(row.ttft.p50, unit)
+    p95, p99 = (number(None if q is None else q / unit.us) for q in (row.ttft.p95, row.ttft.p99))
     marked = tuple(cell if cell == NOTHING else cell + mark for cell in (p50, p95, p99))
     state = NOTHING if steady is None else steady.trouble or "steady"
     left_out = NOTHING if steady is None else f"{steady.left_out} / {'?' if steady.warmup is None else steady.warmup}"
     return count(row.ttft.samples), *marked, state, left_out, number(row.fairness)
 
 
-def _saved(row: Row) -> tuple[str, ...]:
+def _saved(row: Row, unit: TimeUnit) -> tuple[str, ...]:
     saved = row.savings
     if saved is None:
         return (NOTHING,) * 6
     return (
         count(saved.pairs),
         percent_estimate(saved.ttft_share),
-        milliseconds(saved.ttft_us),
+        duration(saved.ttft_us, unit),
         percent_estimate(saved.prefill_share),
         percent(saved.bound) if row.idle else NOTHING,
-        milliseconds(saved.prefill_us),
+        duration(saved.prefill_us, unit),
     )
 
 
@@ -196,30 +196,36 @@ def case_tables(rows: Sequence[Row]) -> list[Table]:
     return tables
 
 
+def _saved_table(rows: Sequence[Row], kind: str, unit: TimeUnit) -> Table:
+    saved = (f"TTFT saved, {unit.name}", "prefill saved", "at most", f"prefill saved, {unit.name}")
+    return _table(
+        f"Saved against recompute_always ({kind})",
+        rows,
+        ("pairs", "TTFT saved", *saved),
+        lambda row: _saved(row, unit),
+        f"A pair is the same request in both runs. Shares compare medians; {unit.name} is the median of the differences. "
+        "Prefill: fetch + compute + merge, without queueing.",
+        "At most: an idle run cannot save a larger share than it reuses. A loaded one can: its queue is shorter.",
+    )
+
+
 def _tables_of(rows: Sequence[Row], kind: str) -> list[Table]:
     seeds = sorted({s for r in rows for s in r.seeds})
     samples = f"Seeds: {', '.join(map(str, seeds))}. n: requests with a first token, warm-up left out."
     compared = [r for r in rows if r.savings is not None]
     came = "measured" if all(r.key.label in (Label.MEASURED, Label.EMULATED) for r in rows) else "simulated"
+    unit = unit_for(q for r in rows for q in (r.ttft.p50.value, r.ttft.p95, r.ttft.p99))
     tables = [
         _table(
             f"Time to first token ({kind})",
             rows,
-            ("n", "TTFT p50 [95 %], ms", "p95, ms", "p99, ms", "state", "warm-up", "fairness"),
-            _latency,
+            ("n", *(f"{q}, {unit.name}" for q in ("TTFT p50 [95 %]", "p95", "p99")), "state", "warm-up", "fairness"),
+            lambda row: _latency(row, unit),
             samples,
             STEADINESS,
         ),
         _held_back(rows, f"Answers held back ({kind})"),
-        _table(
-            f"Saved against recompute_always ({kind})",
-            compared,
-            ("pairs", "TTFT saved", "TTFT saved, ms", "prefill saved", "at most", "prefill saved, ms"),
-            _saved,
-            "A pair is the same request in both runs. Shares compare medians; ms is the median of the differences. "
-            "Prefill: fetch + compute + merge, without queueing.",
-            "At most: an idle run cannot save a larger share than it reuses. A loaded one can: its queue is shorter.",
-        ),
+        _saved_table(compared, kind, unit),
         _table(
             f"Where prompt tokens came from ({kind})",
             rows,
@@ -273,9 +279,9 @@ def pull_tables(rows: Sequence[Pull]) -> list[Table]:
                     (
                         *(key_fields(r.key)[n] for n in names),
                         count(r.pairs),
-                        milliseconds(r.local_ttft),
-                        milliseconds(r.remote_ttft),
-                        milliseconds(r.extra_ttft),
+                        duration(r.local_ttft),
+                        duration(r.remote_ttft),
+                        duration(r.extra_ttft),
                         number(r.pulled_bytes / MEGABYTE),
                     )
                     for r in mine
@@ -349,42 +355,3 @@ def _both(pair: tuple[float, float]) -> tuple[str, str]:
 
 def _off(pair: tuple[float, float]) -> str:
     return f"{(pair[1] / pair[0] - 1) * 100:+.0f} %" if pair[0] > 0 else NOTHING
-
-
-def notices(rows: Sequence[Row]) -> list[str]:
-    """What a reader must know before believing a number. Empty when nothing is odd."""
-    said = ["No case was run: there is nothing to show."] if not rows else []
-    for row in rows:
-        name = f"{row.key.selector}, {setting(row.key)}"
-        if row.partial:
-            why = "; ".join(row.partial_reasons) or f"{row.done + row.rejected + row.failed} of {row.expected} requests"
-            said.append(f"Partial: {name}: {why}.")
-        said += [f"{name}: {text}" for text in _oddities(row)]
-    return said
-
-
-def _oddities(row: Row) -> list[str]:
-    said = []
-    if not row.done:
-        why = ", ".join(f"{reason} ({n})" for reason, n in row.refusals)
-        said.append(f"no request finished{': ' + why if why else ''}.")
-    elif row.rejected or row.failed:
-        why = ", ".join(f"{reason} ({n})" for reason, n in row.refusals)
-        said.append(f"{row.rejected} rejected, {row.failed} failed: {why}.")
-    if row.savings and row.savings.breaks_bound and row.idle:
-        said.append("saves more than it reuses, which cannot be: look at the measurement.")
-    if row.savings and row.savings.baseline_note:
-        said.append(f"compared with recompute_always under {row.savings.baseline_note}.")
-    if row.savings and not row.savings.pairs and row.done:
-        said.append("no request in common with recompute_always: nothing to compare.")
-    if row.identity and row.identity.identical < row.identity.compared:
-        said.append(f"{row.identity.compared - row.identity.identical} answers differ from recompute.")
-    if row.identity and row.identity.not_a_number:
-        said.append(f"logits of {row.identity.not_a_number} requests are not numbers.")
-    if row.planned_bytes and row.wire_bytes != row.planned_bytes:
-        said.append(f"{row.wire_bytes:,} bytes moved, {row.planned_bytes:,} planned (refusals and fallbacks differ).")
-    if row.steadiness and row.steadiness.trouble:
-        said.append(f"{row.steadiness.trouble}: latencies depend on the run's length.")
-    if row.reuse.unexplained:
-        said.append(f"{row.reuse.unexplained:,} computed tokens carry no reason.")
-    return said

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from kvshare_research.metrics.records import CaseKey
+from kvshare_research.metrics.records import RECORDED, CaseKey
 from kvshare_research.metrics.statistics import Estimate
 
 NOTHING = "–"
-RECORDED = "arrivals as recorded"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -43,11 +44,27 @@ def _bracket(estimate: Estimate, low: str, high: str) -> str:
     return f" [{low}, {high}]" if estimate.has_interval else ""
 
 
-def milliseconds(estimate: Estimate) -> str:
-    """An estimate in us as `ms [low, high]`."""
+class TimeUnit(NamedTuple):
+    """What times in a column are told in."""
+
+    name: str
+    us: float
+
+
+MILLISECONDS, SECONDS = TimeUnit("ms", 1e3), TimeUnit("s", 1e6)
+_LONG_US = 1e8  # from here on people count in seconds
+
+
+def unit_for(times_us: Iterable[float | None]) -> TimeUnit:
+    """Seconds where one of the times lies above 10^5 ms."""
+    return SECONDS if any(time is not None and time > _LONG_US for time in times_us) else MILLISECONDS
+
+
+def duration(estimate: Estimate, unit: TimeUnit = MILLISECONDS) -> str:
+    """An estimate in us as `value [low, high]` in the unit."""
     if not estimate.known:
         return NOTHING
-    value, low, high = (number(x / 1000) for x in (estimate.value, estimate.low, estimate.high))
+    value, low, high = (number(x / unit.us) for x in (estimate.value, estimate.low, estimate.high))
     return value + _bracket(estimate, low, high)
 
 
@@ -66,9 +83,11 @@ def factor(estimate: Estimate | None) -> str:
     return f"{number(estimate.value)}x" + _bracket(estimate, number(estimate.low), number(estimate.high))
 
 
-def load_name(utilisation: float | None) -> str:
-    """`idle` or the utilisation."""
-    return "idle" if utilisation is None else f"ρ {utilisation:.2f}"
+def load_name(key: CaseKey) -> str:
+    """`idle`, that a trace was played as it is, or the utilisation."""
+    if key.utilisation is not None:
+        return f"ρ {key.utilisation:.2f}"
+    return RECORDED if key.recorded else "idle"
 
 
 def overlap_name(overlap: float | None) -> str:
@@ -79,7 +98,7 @@ def overlap_name(overlap: float | None) -> str:
 def key_fields(key: CaseKey) -> dict[str, str]:
     """What names a case, by column name, selector last."""
     fields = {"workload": key.workload or NOTHING, "overlap": overlap_name(key.overlap)}
-    fields |= {"load": load_name(key.utilisation), "link": key.link, "tenancy": key.tenancy}
+    fields |= {"load": load_name(key), "link": key.link, "tenancy": key.tenancy}
     return fields | dict(key.extra) | {"selector": key.selector}
 
 
@@ -106,6 +125,6 @@ def in_order(extra: tuple[tuple[str, str], ...]) -> list[tuple[str, float, str]]
 def setting(key: CaseKey) -> str:
     """A case in words, without its selector."""
     overlap = "" if key.overlap is None else f"{overlap_name(key.overlap)} overlap, "
-    load = "idle" if key.utilisation is None else f"utilisation {key.utilisation:.2f}"
+    load = load_name(key).replace("ρ", "utilisation")
     extra = "".join(f", {name} {value}" for name, value in key.extra)
     return f"{overlap}{load}, link {key.link}, tenancy {key.tenancy}{extra} ({key.label})"

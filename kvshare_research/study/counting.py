@@ -93,6 +93,7 @@ def result(
     counters: Counters,
     rate_per_s: float | None,
     expected: int,
+    content_known: bool = True,
     partial_reason: str = "",
 ) -> CaseResult:
     """The record of one case. `settings` are the effective selector, tenancy and link."""
@@ -104,8 +105,10 @@ def result(
         seed=case.seed,
         overlap=overlap,
         utilisation=None if case.utilisation == IDLE else case.utilisation,
+        recorded=case.recorded,
         rate_per_s=rate_per_s,
         workload=workload,
+        content_known=content_known,
         extra=(("block", case.block.name), *_compared(case)),
         outcomes=outcomes,
         counters=counters,

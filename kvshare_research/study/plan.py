@@ -8,6 +8,7 @@ from typing import Literal, final
 
 from kvshare_research.core.errors import ConfigError
 from kvshare_research.core.nouns import Action
+from kvshare_research.metrics.records import RECORDED
 
 IDLE = 0.0  # utilisation 0: one request at a time
 
@@ -69,7 +70,8 @@ class Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One cell: a block and one value of each axis. None means the run's own setting."""
+    """One cell: a block and one value of each axis. None means the run's own setting. `recorded`: of a trace, whose
+    arrivals are as they were."""
 
     block: Block
     utilisation: float
@@ -80,11 +82,12 @@ class Case:
     seed: int
     disclosure: str | None = None
     prefetch: str | None = None
+    recorded: bool = False
 
     @property
     def title(self) -> str:
         """What a progress bar says."""
-        load = "idle" if self.utilisation == IDLE else f"load {self.utilisation:g}"
+        load = f"load {self.utilisation:g}" if self.utilisation != IDLE else RECORDED if self.recorded else "idle"
         parts = [self.block.name, load]
         parts += [f"overlap {self.overlap:.0%}"] if self.overlap is not None else []
         parts += [

@@ -212,12 +212,14 @@ class SimulatedSession:
         check_untimed(self.run.parts["study"], self.run.parts["workload"])
         for case in cases(self.run.parts["study"]):
             check_retention(case_config(dict(self.run.resolved), case), simulated=True)
+        recorded = is_timed(self.run.parts["workload"])
         for case in cases(self.run.parts["study"]):
             if case.block.kind == "probe":
                 self.notes[f"left out: {case.title}"] = "probes measure real transfers; they need driver=mpi"
                 self.progress.say(f"left out: {case.title}: probes measure real transfers, they need driver=mpi")
                 continue
-            self.results.append(self._case(case, case_config(dict(self.run.resolved), case)))
+            played = replace(case, recorded=recorded)
+            self.results.append(self._case(played, case_config(dict(self.run.resolved), played)))
 
     # ------------------------------------------------------------------ one case
     def _case(self, case: Case, config: dict[str, Any]) -> CaseResult:
@@ -323,6 +325,7 @@ class SimulatedSession:
             label=Label.COMPOSED if composed else Label.SIMULATED,
             settings=names(self.run.resolved, case),
             workload=name_of("workload", self.run.resolved["workload"]),
+            content_known=getattr(workload, "content_known", True),
             overlap=case.overlap,
             outcomes=rows,
             counters=_counters(simulator, rows),

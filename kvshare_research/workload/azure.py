@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class AzureLines:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureTrace(TraceWorkload):
     """One of the files below `<data_root>/azure_llm_2023`. No content is known: every prompt is its own."""
+
+    content_known: ClassVar[bool] = False
 
     part: Literal["code", "conv"] = "conv"
 

@@ -32,6 +32,7 @@ class TraceWorkload(Workload, ABC):
     """
 
     timed: ClassVar[bool] = True
+    content_known: ClassVar[bool] = True  # False: nothing is known of what prompts have in common
 
     data_root: str | None
     on_error: OnError = "fail"

@@ -26,8 +26,17 @@ def test_odd_numbers(value: float | None, shown: str) -> None:
 
 
 def test_intervals_need_samples() -> None:
-    assert text.milliseconds(Estimate(2000.0, 1000.0, 3000.0, 40)) == "2.00 [1.00, 3.00]"
-    assert text.milliseconds(Estimate(2000.0, 1000.0, 3000.0, 3)) == "2.00"
-    assert text.milliseconds(UNKNOWN) == text.percent_estimate(None) == text.factor(UNKNOWN) == "–"
+    assert text.duration(Estimate(2000.0, 1000.0, 3000.0, 40)) == "2.00 [1.00, 3.00]"
+    assert text.duration(Estimate(2000.0, 1000.0, 3000.0, 3)) == "2.00"
+    assert text.duration(UNKNOWN) == text.percent_estimate(None) == text.factor(UNKNOWN) == "–"
     assert text.percent_estimate(Estimate(0.42, 0.39, 0.45, 40)) == "42 % [39, 45]"
     assert text.percent(0.0004) == "0.04 %"
+
+
+@pytest.mark.parametrize(
+    ("times_us", "shown"), [((1e8, None), "100,000"), ((1e8 + 1, 5.0), "100"), ((math.nan,), "100,000")]
+)
+def test_times_above_a_hundred_thousand_ms_are_told_in_seconds(times_us: tuple[float, ...], shown: str) -> None:
+    unit = text.unit_for(times_us)
+    assert text.duration(Estimate(1e8, 1e8, 1e8, 3), unit) == shown
+    assert unit.name == ("s" if shown == "100" else "ms")
