@@ -203,7 +203,7 @@ def _saved_table(rows: Sequence[Row], kind: str, unit: TimeUnit) -> Table:
         rows,
         ("pairs", "TTFT saved", *saved),
         lambda row: _saved(row, unit),
-        f"A pair is the same request in both runs. Shares compare medians; {unit.name} is the median of the differences. "
+        f"A pair is the same request in both runs. Shares compare medians; {unit.name} is the median of differences. "
         "Prefill: fetch + compute + merge, without queueing.",
         "At most: an idle run cannot save a larger share than it reuses. A loaded one can: its queue is shorter.",
     )
