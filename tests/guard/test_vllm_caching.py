@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import re
 from functools import cache
 
 import pytest
 
 from experiments.fleet import Prompt, play, setting
+from kvshare_research.cli import conf_root
 from kvshare_research.config import Run
 from kvshare_research.core.nouns import Action
 
@@ -20,8 +23,8 @@ BLOCK_TOKENS, BLOCKS = 16, 64
 
 
 @cache
-def configured(preset: str) -> Run:
-    return setting(f"experiment={preset}", "tenants=demo", "driver.node_count=2", f"driver.block_tokens={BLOCK_TOKENS}")
+def configured(*choices: str) -> Run:
+    return setting(*choices, "tenants=demo", "driver.node_count=2", f"driver.block_tokens={BLOCK_TOKENS}")
 
 
 @pytest.mark.parametrize("preset", SHARED)
@@ -37,7 +40,7 @@ def test_the_same_salt_hits_and_another_misses(preset: str, second: tuple[int, i
         )
         for i, (tenant, user) in enumerate((ONE, second, second))
     ]  # fmt: skip
-    (first, elsewhere, here), simulator = play(configured(preset), prompts)
+    (first, elsewhere, here), simulator = play(configured(f"experiment={preset}"), prompts)
     assert [o.executor for o in (first, elsewhere, here)] == [0, 1, 0]
     assert first.computed_tokens == elsewhere.computed_tokens == first.prompt_tokens
     reused = here.prompt_tokens - here.computed_tokens
@@ -45,3 +48,24 @@ def test_the_same_salt_hits_and_another_misses(preset: str, second: tuple[int, i
     assert (here.cross_tenant_tokens > 0) == (second == STRANGER and preset == "vllm_shared")
     assert simulator.moved_bytes == 0
     assert Action.PULL not in simulator.router.policy.actions
+
+
+@pytest.mark.parametrize("preset", SHARED)
+def test_in_a_sweep_it_is_a_selector_and_a_tenancy(preset: str) -> None:
+    """As the preset's file says: the same decisions and times, though such a run may also pull."""
+    said = (conf_root() / "experiment" / f"{preset}.yaml").read_text()
+    (tenancy,) = re.findall(r"selector=round_robin,cheapest tenancy=(\w+)`", said)
+    chance = random.Random(preset)
+    prompts = [
+        Prompt(
+            arrival_us=i * 50_000, blocks=range(first := 100 * chance.randint(1, 3), first + BLOCKS),
+            input_tokens=BLOCKS * BLOCK_TOKENS, tenant=tenant, user=user, ingress=chance.randint(0, 1),
+        )
+        for i in range(60)
+        for tenant, user in [chance.choice((ONE, SAME_TENANT, STRANGER))]
+    ]  # fmt: skip
+    alone, _ = play(configured(f"experiment={preset}"), prompts)
+    beside, simulator = play(configured("selector=round_robin", f"tenancy={tenancy}"), prompts)
+    assert alone == beside
+    assert any(outcome.computed_tokens < outcome.prompt_tokens for outcome in beside)
+    assert Action.PULL in simulator.router.policy.actions
