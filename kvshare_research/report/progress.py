@@ -79,6 +79,10 @@ class Bars:
         self._progress.remove_task(self._stage)  # a reset would keep the total of the stage before where none is given
         self._stage = self._progress.add_task(what, total=total, note="")
 
+    def end(self) -> None:
+        """The last stage is over, too."""
+        self._progress.update(self._whole, completed=self._begun)
+
     def advance(self, steps: int = 1, note: str = "") -> None:
         self._progress.update(self._stage, advance=steps, note=note)
 
@@ -108,4 +112,6 @@ def progress(stages: int | None = None, *, rank: int = 0, stream: TextIO | None 
         TextColumn("{task.fields[note]}", markup=False),
     )
     with RichProgress(*columns, console=Console(file=out)) as bars:
-        yield Bars(bars, stages)
+        told = Bars(bars, stages)
+        yield told
+        told.end()

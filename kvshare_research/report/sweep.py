@@ -19,6 +19,7 @@ from kvshare_research.metrics.records import CaseResult, load_results
 
 from .artefacts import PARTIAL, RANDOM_WEIGHTS, RESULTS, has_random_weights, show, write
 from .remarks import LINES_LEFT_OUT
+from .text import in_order
 
 FOLDER = "sweep"
 TARGET = "_target_"
@@ -42,7 +43,7 @@ def sweep(folder: Path) -> Path:
             if other is not path:
                 raise ConfigError(f"{path.parent} and {other.parent} hold the same case; leave one of them out")
             cases.append(case)
-    cases.sort(key=lambda case: (case.selector, case.seed))  # folders of runs have no order that says anything
+    cases.sort(key=lambda case: (case.selector, in_order(case.extra), case.seed))  # folders have no order
     random_weights = any(has_random_weights(file.provenance) for file in files)
     provenance: dict[str, Any] = {"runs": [str(path.parent) for path in paths], RANDOM_WEIGHTS: random_weights}
     lines = {

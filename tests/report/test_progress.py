@@ -38,6 +38,7 @@ def test_a_terminal_gets_a_bar_with_what_is_happening() -> None:
     shown = _job(_Terminal())
     assert "idle, 50 % overlap" in shown
     assert "200/200" in shown
+    assert "2/2" in [line for line in shown.splitlines() if "all " in line][-1], "the last stage is over, too"
     assert "[kept] as it is" in shown
 
 

@@ -69,6 +69,7 @@ def test_rows_stand_in_an_order_and_what_was_left_out_is_still_said(tmp_path: Pa
         ("16", "cheapest"),
         ("16", "weighted"),
     ]
+    assert [row.key.extra[0][1] for row in report.rows] == ["4", "16", "16", "4"], "so are notices and legends"
     assert report.notices[0] == "1 line of the trace left out: line 7 of t.jsonl: `NaN` is no number in JSON."
     assert report.notices[0] in (folder / "tables.txt").read_text()
 
