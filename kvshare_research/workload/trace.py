@@ -158,7 +158,11 @@ def id_list(value: Any, name: str) -> list[int]:
 
 @dataclass(slots=True)
 class InOrder:
-    """Times of a trace only rise; who accepts a line sets `latest`."""
+    """Times of a trace only rise; who accepts a line sets `latest`.
+
+    A line is judged by those before it alone, as it is read: of two that contradict each other the later is refused.
+    So after one wrong time far ahead all others are, each naming it; which of them is wrong no single pass can tell.
+    """
 
     latest: float = 0.0
 
