@@ -156,10 +156,12 @@ def unsteady(row: Row) -> str:
     return row.steadiness.trouble if row.steadiness else ""
 
 
-def mark(axis: Axes, row: Row, x: float, y: float) -> None:
+def mark(axis: Axes, row: Row, x: float, y: float, colour: str) -> None:
     """The point has the mark of the tables if the case was not steady."""
     if unsteady(row):
-        axis.annotate(UNSTEADY, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=8, annotation_clip=False)
+        axis.annotate(
+            UNSTEADY, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=8, color=colour, annotation_clip=False
+        )  # fmt: skip
 
 
 def grid(

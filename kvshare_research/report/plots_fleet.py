@@ -93,7 +93,7 @@ def ttft_against_bytes(rows: Sequence[Row]) -> list[Figure]:
                 x, y, yerr=spread, fmt=shape.marker, color=shape.colour, capsize=2, markersize=5, lw=1.2,
                 label=name_of(row),
             )  # fmt: skip
-            mark(axis, row, x, y)
+            mark(axis, row, x, y, shape.colour)
         axis.set_ylabel("TTFT p50, ms")
         axis.margins(x=0.08)
         from_zero(axis.yaxis, max(top_us(r.ttft.p50) for r in members) / 1e3)
@@ -150,7 +150,7 @@ def _against(rows: Sequence[Row], name: str) -> Figure:
             _line(above, at, [r.reuse_share for r in line], 100.0, looks[selector], label)
             _line(below, at, [r.ttft.p50 for r in line], 1e-3, looks[selector], label)
             for x, row in zip(at, line, strict=True):
-                mark(below, row, x, row.ttft.p50.value / 1e3)
+                mark(below, row, x, row.ttft.p50.value / 1e3, look(looks[selector]).colour)
         numbers = sorted({_number(r, name) for r in members})
         if numbers[0] > 0 and numbers[-1] / numbers[0] > 8:
             below.set_xscale("log")
