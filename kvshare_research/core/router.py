@@ -267,6 +267,7 @@ class Router:
         if self.policy.learns_pace and event.outcome.computed_tokens == planned:  # else it says nothing of the pace
             self._loads.learn(pending.service, event.outcome)
         plan, request, chain = pending.decision.plan, pending.arrived.request, pending.arrived.chain
+        assert chain.block_count >= plan.reused_blocks
         theirs = event.outcome
         if theirs.status == Status.DONE and theirs.computed_tokens >= chain.block_tokens:
             self.replica.owes(plan.executor, now_us)
